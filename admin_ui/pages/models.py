@@ -155,6 +155,7 @@ class QuarantinedSlotPages(ReadOnlyAdmin):
         "freed_at",
         "evidence",
     )
+    list_display_links = ("reason",)
     list_filter = (OpenQuarantineFilter,)
     search_fields = ("server__name__exact", "job_id__exact", "attempt_id__exact")
     search_help_text = "Exact match: a server's name, a job's id or an attempt's id."

@@ -14,7 +14,7 @@ from typing import Any
 from dispatcher_project.supervisor.data_folder import ROOT
 
 PICTURE = ROOT / "docs" / "assets" / "overview.png"
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _WIDTH, _HEIGHT = 1440, 1000
 _LOADS = (("zimg", 40, 3.0), ("flux", 10, 8.0), ("trellis", 6, 12.0), ("ltx2", 5, 20.0))
 """Models of the demo fleet: (model, jobs, seconds of each)."""
@@ -25,7 +25,7 @@ _SETTLE_SECONDS = 12.0
 def main(arguments: list[str]) -> int:
     """Take the picture; exit status 2 where no `up` with its demo fleet runs, or there is no browser."""
     folder = Path(arguments[0] if arguments else os.environ.get("DISPATCHER_DATA_DIR", ROOT / "var"))
-    browser = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
     try:
         facts = json.loads((folder / "up.json").read_text())
         from playwright.sync_api import sync_playwright
@@ -33,23 +33,28 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"no picture: {error}; `manage.py up` must run, and playwright be installed\n")
         return 2
     if browser is None:
-        sys.stderr.write(f"no picture: none of {', '.join(_CHROMIUM)} is on PATH\n")
+        sys.stderr.write(f"no picture: none of {', '.join(CHROMIUM)} is on PATH\n")
         return 2
     _submit(facts)
     time.sleep(_SETTLE_SECONDS)
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         page = chromium.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
-        page.goto(f"{facts['url']}/admin/login/")
-        page.fill("input[name=username]", facts["admin_user"])
-        page.fill("input[name=password]", facts["admin_password"])
-        page.press("input[name=password]", "Enter")
-        page.wait_for_url(f"{facts['url']}/admin/")
-        page.wait_for_load_state("load")
+        sign_in(page, facts)
         page.screenshot(path=str(PICTURE))
         chromium.close()
     sys.stdout.write(f"wrote {PICTURE} ({PICTURE.stat().st_size / 1000:.0f} kB)\n")
     return 0
+
+
+def sign_in(page: Any, facts: dict[str, Any]) -> None:
+    """Sign the tab in as the administrator of `up.json`. It shows the overview then."""
+    page.goto(f"{facts['url']}/admin/login/")
+    page.fill("input[name=username]", facts["admin_user"])
+    page.fill("input[name=password]", facts["admin_password"])
+    page.press("input[name=password]", "Enter")
+    page.wait_for_url(f"{facts['url']}/admin/")
+    page.wait_for_load_state("load")
 
 
 def _submit(facts: dict[str, Any]) -> None:

@@ -19,13 +19,24 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 DESKTOP, PHONE = (1440, 900), (360, 740)
 _VENDOR = Path(__file__).parent / "vendor" / "axe"
-_RUN_AXE = """async () => {
-  const found = await axe.run(document, {resultTypes: ['violations']})
+_RUN_AXE = """async ({region, contrast}) => {
+  const options = {resultTypes: ['violations'], preload: false, selectors: false}
+  if (region) options.runOnly = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']
+  if (!contrast) options.rules = {'color-contrast': {enabled: false}}
+  const found = await axe.run(region || document, options)
   return found.violations.filter(one => ['serious', 'critical'].includes(one.impact)).map(one =>
     [one.id + ': ' + one.help, ...one.nodes.slice(0, 8).map(node =>
       '    ' + node.html.slice(0, 200) + ' ' + node.failureSummary.replaceAll('\\n', ' '))].join('\\n'))
 }"""
 _WIDER_THAN_THE_WINDOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_OUTSIDE = """() => {
+  const page = document.documentElement
+  if (page.scrollWidth <= page.clientWidth) return []
+  const isOut = element => element.getBoundingClientRect().right > page.clientWidth + 1
+  const isInnermost = element => isOut(element) && ![...element.children].some(isOut)
+  const out = [...document.querySelectorAll('body *')].filter(isInnermost).slice(0, 4)
+  return [`${page.scrollWidth - page.clientWidth} px`, ...out.map(one => one.outerHTML.slice(0, 200))]
+}"""
 
 
 @dataclass
@@ -59,8 +70,25 @@ class Visit:
     def serious_findings(self) -> list[str]:
         """Return the serious and critical findings of axe-core."""
         self.page.evaluate(_axe())
-        found: list[str] = self.page.evaluate(_RUN_AXE)
+        found: list[str] = self.page.evaluate(_RUN_AXE, {"region": "", "contrast": True})
         return found
+
+    def findings_in(self, region: str, *, contrast: bool = True) -> list[str]:
+        """Return the serious and critical findings of axe-core's rules for WCAG A and AA in a part of the
+        page. contrast: False leaves out the dearest rule, that of colours."""
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(_axe())
+        found: list[str] = self.page.evaluate(_RUN_AXE, {"region": region, "contrast": contrast})
+        return found
+
+    def parts_outside_the_window(self) -> list[str]:
+        """Return by how many pixels the page is wider than the window, and which parts are; empty if it is
+        not."""
+        parts: list[str] = self.page.evaluate(_OUTSIDE)
+        return parts
+
+    def resize(self, size: tuple[int, int]) -> None:
+        self.page.set_viewport_size({"width": size[0], "height": size[1]})
 
     def assert_quiet(self) -> None:
         assert self.complaints == []

@@ -132,9 +132,19 @@ def fill(*, jobs: int) -> None:
     Process.objects.create(name="gpu-host:1:abc", kind="gpu", layout=6, started_at=NOW, beat_at=NOW)
     FleetIndex.objects.create(fleet="main")
     ConfigVersion.objects.create(
-        model=config, number=1, at=NOW, actor="user:boss", fields={"max_retries": 50}
+        model=config,
+        number=1,
+        at=NOW,
+        actor="user:boss",
+        fields={"cancel_endpoint_template": "/cancel/" + "x" * 60},
     )
-    AuditEntry.objects.create(at=NOW, actor="user:boss", action="cancel_job", target="job:x", detail={"n": 1})
+    AuditEntry.objects.create(
+        at=NOW,
+        actor="user:boss",
+        action="cancel_job",
+        target="job:x",
+        detail={"endpoint": "http://127.0.0.1:9004/" + "x" * 60},
+    )
     Pause.objects.create(kind="model", name="retired", since=NOW, actor="user:boss")
     PurgeLedger.objects.create(tenant=tenants[0], state="completed", count=7)
     _fill_workflows(tenants[0])

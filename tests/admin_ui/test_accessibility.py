@@ -45,13 +45,16 @@ def routes(resolver: URLResolver, prefix: str = "/") -> Iterator[str]:
 
 def pages() -> list[str]:
     """The admin's pages: those without arguments, and one row of each kind."""
+    fixed = sorted(
+        {*routes(get_resolver())} - NO_PAGES
+    )  # also loads the URL conf, which registers the models
     rows = []
     for model in admin.site._registry:
         row = model._default_manager.first()
         if row is not None:
             name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
             rows.append(reverse(name, args=[admin.utils.quote(row.pk)]))
-    return sorted({*routes(get_resolver())} - NO_PAGES) + rows
+    return fixed + rows
 
 
 @pytest.mark.django_db

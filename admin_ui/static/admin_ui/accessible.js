@@ -12,6 +12,15 @@
       }
       if (!handles) icon.setAttribute('aria-hidden', 'true')
     }
+    for (const icon of root.querySelectorAll('.help-tooltip[aria-label]')) icon.setAttribute('role', 'img')
+    for (const box of root.querySelectorAll('.select2-selection[role="combobox"]')) {
+      const label = document.querySelector(`label[for="${box.closest('.select2').previousElementSibling?.id}"]`)
+      const shown = box.querySelector('.select2-selection__rendered')
+      if (!label || !shown) continue
+      label.id ||= `${label.htmlFor}-label`
+      for (const name of ['role', 'aria-readonly']) shown.removeAttribute(name)  // the box around it has the role
+      box.setAttribute('aria-labelledby', `${label.id} ${shown.id}`)
+    }
     for (const control of root.querySelectorAll('[x-on\\:click]:not(button, [href], [role], [id="changelist-filter-close"])')) {
       control.setAttribute('role', 'button')
       control.tabIndex = 0
@@ -23,5 +32,9 @@
     }
   }
   document.addEventListener('DOMContentLoaded', () => mark(document))
+  new MutationObserver(changes => {  // select2 and Django's lists are built by scripts, at some time after loading
+    const built = changes.flatMap(({ addedNodes }) => [...addedNodes]).filter(node => node.matches?.('.select2, .selector, .help-tooltip, .selector *'))
+    for (const node of built) mark(node.parentElement)
+  }).observe(document.documentElement, { childList: true, subtree: true })
   document.addEventListener('htmx:load', event => mark(event.detail.elt.parentElement ?? document))
 })()

@@ -1,0 +1,116 @@
+"""`python -m dispatcher_project.documentation.admin_pages FOLDER`: a picture of every admin page of a running
+`up`, at the widths of a desktop and a phone, to be looked at after a change of templates or styles."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dispatcher_project.documentation.screenshot import CHROMIUM, sign_in
+from dispatcher_project.supervisor.data_folder import ROOT
+
+WIDTHS = (1400, 390)
+_HEIGHT = 900
+_JOBS: tuple[dict[str, Any], ...] = (
+    *({"model": "flux", "payload": {"prompt": "a sunset", "seconds": 40}} for _ in range(12)),
+    *({"model": "zimg", "payload": {"prompt": "a fox", "seconds": 0.2}, "tags": ["demo"]} for _ in range(20)),
+    {"model": "zimg", "payload": {"prompt": "a fox", "fault": 422}},
+    {"model": "ltx2", "payload": {"prompt": "a wave", "seconds": 0.3, "fault": "fail"}, "max_retries": 2},
+)
+"""Jobs of every kind of end on the demo fleet, and some that wait."""
+_SETTLE_SECONDS = 15.0
+"""Until the last of them has failed for good, and rollups have counted the first ends."""
+_ONE_ROW = 'th a[href*="/change/"], td a[href*="/change/"]'
+_WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_PATH_OF = "href => new URL(href, location.href).pathname"
+_JOB_STATES = ("running", "queued", "completed", "failed")
+
+
+def main(arguments: list[str]) -> int:
+    """Write `NAME-WIDTH.png` for each page into the folder; exit status 1 where a page is wider than the
+    window, 2 where no `up` with its demo fleet runs or there is no browser."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m dispatcher_project.documentation.admin_pages FOLDER\n")
+        return 2
+    data = Path(os.environ.get("DISPATCHER_DATA_DIR", ROOT / "var"))
+    browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    try:
+        facts = json.loads((data / "up.json").read_text())
+        from playwright.sync_api import sync_playwright
+    except (OSError, ImportError) as error:
+        sys.stderr.write(f"no pictures: {error}; `manage.py up` must run, and playwright be installed\n")
+        return 2
+    if browser is None:
+        sys.stderr.write(f"no pictures: none of {', '.join(CHROMIUM)} is on PATH\n")
+        return 2
+    folder = Path(arguments[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    _submit(facts)
+    wider: list[str] = []
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": WIDTHS[0], "height": _HEIGHT})
+        sign_in(page, facts)
+        for name, path in _paths(page, facts["url"]):
+            page.goto(facts["url"] + path)
+            page.wait_for_timeout(300)  # the live parts of a page arrive by themselves
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": _HEIGHT})
+                page.screenshot(path=str(folder / f"{name}-{width}.png"), full_page=True)
+                over = page.evaluate(_WIDER)
+                if over > 0:
+                    wider.append(f"{path} is {over} px wider than {width} px")
+        chromium.close()
+    sys.stdout.write(
+        "".join(f"{line}\n" for line in wider) + f"wrote {len(list(folder.glob('*.png')))} pictures\n"
+    )
+    return 1 if wider else 0
+
+
+def _paths(page: Any, url: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, path) of the pages of the sidebar, the first row of each list, and a job in each state."""
+    page.goto(f"{url}/admin/")
+    hrefs = page.eval_on_selector_all("nav a[href]", "links => links.map(link => link.getAttribute('href'))")
+    lists = sorted({href for href in hrefs if href.startswith("/admin/") and "flower" not in href})
+    yield from ((_name(path), path) for path in lists)
+    for path in lists:
+        page.goto(url + path)
+        row = page.locator(f"#result_list :is({_ONE_ROW})").first
+        if row.count():
+            yield f"{_name(path)}-row", page.evaluate(_PATH_OF, row.get_attribute("href"))
+        if page.locator("a.addlink, a[href$='/add/']").count():
+            yield f"{_name(path)}-add", f"{path}add/"
+    for state in _JOB_STATES:
+        page.goto(f"{url}/admin/jobs/job/?state__exact={state}")
+        row = page.locator(f"#result_list :is({_ONE_ROW})").first
+        if row.count():
+            yield f"job-{state}", page.evaluate(_PATH_OF, row.get_attribute("href"))
+    yield "bulk", "/admin/jobs/job/bulk/"
+    yield "password", "/admin/password_change/"
+
+
+def _name(path: str) -> str:
+    return re.sub(r"\W+", "-", path.removeprefix("/admin/")).strip("-") or "overview"
+
+
+def _submit(facts: dict[str, Any]) -> None:
+    request = urllib.request.Request(
+        f"{facts['url']}/api/v1/queue/submit-batch",
+        data=json.dumps({"jobs": _JOBS}).encode(),
+        headers={"Authorization": f"Bearer {facts['tenant_key']}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30):
+        pass
+    time.sleep(_SETTLE_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
