@@ -25,9 +25,11 @@ from .errors import (
 )
 from .job import Job, JobFailed, NotOver, PartialOutput, Progress, Timings
 from .log import LogLine
+from .references import WorkflowError, default, each, flat, fn, literal
 from .spool import Flushed
 from .stream import Event
 from .submit_options import SubmitOptions
+from .workflow import Map, Node, Workflow
 from .workflow_answers import (
     NodeError,
     Question,
@@ -64,9 +66,11 @@ __all__ = [
     "Limits",
     "ListFilter",
     "LogLine",
+    "Map",
     "Me",
     "Model",
     "NoAnswer",
+    "Node",
     "NodeError",
     "NotAllowed",
     "NotAuthenticated",
@@ -90,6 +94,13 @@ __all__ = [
     "Usage",
     "UsageRow",
     "Used",
+    "Workflow",
+    "WorkflowError",
     "WorkflowSummary",
     "WorkflowVersion",
+    "default",
+    "each",
+    "flat",
+    "fn",
+    "literal",
 ]

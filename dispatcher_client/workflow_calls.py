@@ -12,6 +12,7 @@ from .answers import cursor_of
 from .errors import NoAnswer, NotFound, Unavailable
 from .reading import read_answer
 from .transport import Request, Transport, key_of_request, pause_after, pause_seconds
+from .workflow import Workflow
 from .workflow_answers import (
     Run,
     RunFailed,
@@ -48,10 +49,11 @@ class WorkflowCalls:
 
     # -- definitions ---------------------------------------------------------------------------------------
 
-    async def put(self, name: str, definition: Mapping[str, Any]) -> WorkflowVersion:
+    async def put(self, name: str, definition: Mapping[str, Any] | Workflow) -> WorkflowVersion:
         """Store a definition as the newest version; return that version, or an earlier one with the same
         content. Raises `Invalid` with the place of each error."""
-        request = Request("PUT", _workflow_path(name), self._timeout_seconds, dict(definition))
+        body = definition.definition() if isinstance(definition, Workflow) else dict(definition)
+        request = Request("PUT", _workflow_path(name), self._timeout_seconds, body)
         return await self._api.send(request, _read_version, accepted=(200, 201))
 
     async def get(self, name: str, version: int | None = None) -> WorkflowVersion:

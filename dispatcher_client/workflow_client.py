@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .urllib_transport import iterate_blocking, run_blocking
+from .workflow import Workflow
 from .workflow_answers import Run, RunNode, WorkflowSummary, WorkflowVersion
 from .workflow_calls import WorkflowCalls
 
@@ -16,7 +17,7 @@ class Workflows:
     def __init__(self, calls: WorkflowCalls) -> None:
         self._calls = calls
 
-    def put(self, name: str, definition: Mapping[str, Any]) -> WorkflowVersion:
+    def put(self, name: str, definition: Mapping[str, Any] | Workflow) -> WorkflowVersion:
         """Store a definition as the newest version; return it, or an earlier one with the same content.
         Raises `Invalid` with the place of each error."""
         return run_blocking(self._calls.put(name, definition))

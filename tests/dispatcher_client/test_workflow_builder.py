@@ -1,0 +1,324 @@
+"""The builder of workflows: the JSON that it makes, its mistakes with their lines, and random graphs that the
+dispatcher's own reader accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jmespath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher_client import Workflow, WorkflowError, default, each, flat, fn, literal
+from dispatcher_client.references import Reference
+from dispatcher_client.workflow_simulation import Failure
+from workflows.definition.read import read_definition
+
+
+def film() -> Workflow:
+    wf = Workflow("film", inputs={"prompt": str})
+    images = wf.map(count=4, max_parallel=2).model("zimg", key="images", prompt=wf.inputs.prompt)
+    best = wf.human("Choose one", key="best", choose_from=images[:].url, expires_seconds=60, on_expiry="skip")
+    mesh = wf.model("trellis", image=best, when=best != None, max_retries=2)  # noqa: E711
+    wf.on_failure(wf.model("notify", key="mail", why=wf.error.message), running="cancel")
+    wf.output(mesh=default(mesh.url))
+    return wf
+
+
+def test_the_builder_writes_the_definition() -> None:
+    assert film().definition() == {
+        "name": "film",
+        "inputs": {
+            "type": "object",
+            "properties": {"prompt": {"type": "string"}},
+            "required": ["prompt"],
+            "additionalProperties": False,
+        },
+        "nodes": {
+            "images": {
+                "map": {"count": 4, "max_parallel": 2},
+                "model": "zimg",
+                "payload": {"prompt": {"$ref": "inputs.prompt"}},
+            },
+            "best": {
+                "human": {
+                    "title": "Choose one",
+                    "choose_from": {"$ref": "images[*].url"},
+                    "expires_seconds": 60,
+                    "on_expiry": "skip",
+                }
+            },
+            "trellis": {
+                "model": "trellis",
+                "payload": {"image": {"$ref": "best"}},
+                "when": "best != `null`",
+                "max_retries": 2,
+            },
+            "mail": {"model": "notify", "payload": {"why": {"$ref": "error.message"}}},
+        },
+        "output": {"mesh": {"$ref": "trellis.url", "default": None}},
+        "on_failure": {"running": "cancel", "node": "mail"},
+    }
+    assert list(read_definition(film().definition()).nodes) == ["images", "best", "trellis"]
+
+
+def test_a_workflow_runs_with_fakes() -> None:
+    fakes = {
+        "zimg": lambda payload: {"url": payload["prompt"]},
+        "best": lambda asked: asked["choose_from"][-1],
+        "trellis": lambda payload: {"url": payload["image"] + ".glb"},
+        "mail": lambda payload: None,
+    }
+    run = film().simulate(fakes, {"prompt": "fox"})
+    assert (run.state, run.output) == ("completed", {"mesh": "fox.glb"})
+
+    def broken(payload: Any) -> Any:
+        raise Failure("out of memory")
+
+    assert film().simulate({**fakes, "trellis": broken}, {"prompt": "fox"}).failed_node == "trellis"
+
+
+def test_a_drawing_has_every_node_and_edge() -> None:
+    lines = film().mermaid().splitlines()
+    assert lines[0] == "flowchart TD"
+    assert '    n_images["images: zimg × 4"]' in lines
+    assert '    n_best{{"best: Choose one"}}' in lines
+    assert "    n_images --> n_best" in lines
+    assert any(re.fullmatch(r'    n_best -\.->\|".*"\| n_trellis', line) for line in lines)
+    assert "    failed((failed)) -.-> n_mail" in lines
+
+
+DATA = {
+    "a": {
+        "images": [
+            {"url": "u0", "score": 0.2, "tags": ["x"], "parts": [1, 2]},
+            {"url": "u1", "score": 0.9, "tags": ["x", "y"], "parts": [3]},
+        ],
+        "odd name": {"`": 7},
+        "n": 2,
+    }
+}
+_A = Reference("a", names=frozenset({"a"}))
+
+
+@pytest.mark.parametrize(
+    ("reference", "selected"),
+    [
+        (_A.n, 2),
+        (_A["odd name"]["`"], 7),
+        (_A.images[1].url, "u1"),
+        (_A.images[-1].url, "u1"),
+        (_A.images[:].url, ["u0", "u1"]),
+        (_A.images[:].url[0], "u0"),
+        (_A.images[:].url[1:], ["u1"]),
+        (_A.images[::-1].url, ["u1", "u0"]),
+        (_A.images[:1].url, ["u0"]),
+        (_A.images[each.score > 0.5].url, ["u1"]),
+        (_A.images[each.score > 0.5][0].url, "u1"),
+        (_A.images[fn.contains(each.tags, "y") & ~(each.url == "u0")].url[0], "u1"),
+        (_A.images[:].tags[1], ["x", "y"]),
+        (flat(_A.images[:].parts), [1, 2, 3]),
+        (flat(_A.images[:].parts)[each >= 2], [2, 3]),
+        (fn.length(_A.images), 2),
+        (fn.max(_A.images[:].score), 0.9),
+        (fn.length(_A.images) == _A.n, True),
+        (~(_A.n == 2), False),
+        (~_A.n, False),
+        ((_A.n > 1) & (_A.n < 2) | (_A.n == 2), True),
+        (fn.type(_A.n), "number"),
+        ((_A.n == "it`s") | (_A.n == "it's"), False),
+    ],
+)
+def test_references_select_what_they_read_like(reference: Reference, selected: Any) -> None:
+    assert jmespath.search(reference._text, DATA) == selected
+    definition = {"nodes": {"a": {"model": "m"}, "b": {"model": "m", "payload": {"$ref": reference._text}}}}
+    assert read_definition(definition).nodes["b"].needs == {"a"}
+
+
+def wf_with_node() -> tuple[Workflow, Any]:
+    wf = Workflow("w", inputs={"prompt": str})
+    return wf, wf.model("zimg", key="a")
+
+
+def _while_condition(wf: Workflow, a: Any) -> None:
+    if a.score > 1:
+        wf.timer(seconds=1)
+
+
+MISTAKES: list[tuple[Callable[[Workflow, Any], Any], str]] = [
+    (lambda wf, a: wf.inputs.prmpt, "inputs has no 'prmpt'; it has prompt"),
+    (lambda wf, a: wf.model("m", key="a"), "there is a node a already (test_workflow_builder.py:"),
+    (lambda wf, a: wf.model("m", key="A"), "a key has 1 to 64"),
+    (lambda wf, a: wf.model("m", key="item"), "the key item is reserved"),
+    (lambda wf, a: wf.model("m", x=Workflow("v").model("m", key="b")), "of another workflow, v"),
+    (lambda wf, a: wf.model("m", x=wf.map(count=2).index), "index of a map belongs into the node"),
+    (lambda wf, a: wf.map(a.list).model("m", when=wf.map(a.list).index == 1), "belongs into the node"),
+    (lambda wf, a: wf.map(count=2).item, "has an index and no item"),
+    (lambda wf, a: wf.map(), "either over or count"),
+    (lambda wf, a: wf.map(count=2, fail_at=1.5), "fail_at is a whole number"),
+    (lambda wf, a: wf.map(count=2, max_parallel=0), "max_parallel is 1 to 10000"),
+    (lambda wf, a: wf.model("m", x=each.score), "belongs into a filter"),
+    (lambda wf, a: a[a.score > 1], "a filter reads only `each`"),
+    (lambda wf, a: a[each.score > a.score], "a filter reads only `each`"),
+    (lambda wf, a: a["x"][1.5], "an index is a whole number"),
+    (lambda wf, a: a[:: a.n], "the bounds of a slice"),
+    (lambda wf, a: a == [1], "compared with a number, a text"),
+    (lambda wf, a: a > float("inf"), "must be finite"),
+    (lambda wf, a: fn.shout(a), "there is no function shout"),
+    (lambda wf, a: fn.length("x"), "one side of a comparison is a reference"),
+    (_while_condition, "a reference has no value yet"),
+    (lambda wf, a: list(a), "wf.map(ref) repeats a node"),
+    (lambda wf, a: 1 in a, "fn.contains"),
+    (lambda wf, a: wf.model("m", x=object()), "/payload/x: object is not JSON"),
+    (lambda wf, a: wf.model("m", x=[float("inf")]), "/payload/x/0: a number must be finite"),
+    (lambda wf, a: wf.model("m", x={"$ref": "a"}), "$ref is reserved"),
+    (lambda wf, a: wf.model("m", x={1: 2}), "a field's name is a text"),
+    (lambda wf, a: wf.model("m", {"x": 1}, y=2), "either payload or its fields"),
+    (lambda wf, a: wf.model("m", when=True), "when is a condition"),
+    (lambda wf, a: wf.model("m", needs=["a"]), "needs holds nodes of this workflow"),
+    (lambda wf, a: wf.model("m", needs_rule="some"), "needs_rule is one of"),
+    (lambda wf, a: wf.human("?"), "either choose_from or form"),
+    (lambda wf, a: wf.human("?", choose_from=a, on_expiry="skip"), "on_expiry needs expires_seconds"),
+    (lambda wf, a: wf.signal("s", default=1), "a default belongs to on_expiry"),
+    (lambda wf, a: wf.signal("s", expires_seconds=1, on_expiry="no"), "on_expiry is one of"),
+    (lambda wf, a: wf.timer(), "either seconds or until"),
+    (lambda wf, a: wf.on_failure(a, running="stop"), "running is one of"),
+    (lambda wf, a: wf.on_failure(wf.model("m", key="b", needs=[a])), "neither needs nor map"),
+    (lambda wf, a: (wf.model("m", x=wf.error.code), wf.definition()), "exists only in the on_failure node"),
+    (lambda wf, a: (wf.model("m", x=a), wf.on_failure(a), wf.definition()), "a runs only on failure"),
+    (lambda wf, a: Workflow("v").definition(), "has no nodes"),
+    (lambda wf, a: Workflow("v", inputs={"x": set}), "of a type that JSON has"),
+    (lambda wf, a: default(3), "default() takes a reference"),
+    (lambda wf, a: a["x" * 2000], "up to 1000 characters"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "why"), MISTAKES, ids=[why for _, why in MISTAKES])
+def test_a_mistake_is_named_with_its_line(mistake: Callable[[Workflow, Any], Any], why: str) -> None:
+    wf, a = wf_with_node()
+    with pytest.raises(WorkflowError) as raised:
+        mistake(wf, a)
+    assert why in str(raised.value)
+    file, _, line = raised.value.place.partition(":")
+    assert file == "test_workflow_builder.py"
+    code = mistake.__code__
+    assert int(line) in {number for _, _, number in code.co_lines() if number}
+
+
+def test_data_with_reserved_keys_is_written_as_a_literal() -> None:
+    wf = Workflow("w")
+    wf.model("m", x=literal({"$ref": "no"}), file={"$artifact": "01A"})
+    payload = wf.definition()["nodes"]["m"]["payload"]
+    assert payload == {"x": {"$literal": {"$ref": "no"}}, "file": {"$artifact": "01A"}}
+
+
+# -- random graphs -------------------------------------------------------------------------------------------
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=4))
+
+
+@st.composite
+def built(draw: Any) -> tuple[Workflow, dict[str, Any]]:  # noqa: PLR0915
+    """A workflow by the builder, and the definition that one would write by hand."""
+    wf = Workflow("w")
+    nodes: dict[str, Any] = {}
+    made: list[Any] = []
+
+    def reference(extra: list[tuple[Any, str]]) -> tuple[Any, str]:
+        roots = [(node, node._key) for node in made] + [(wf.inputs, "inputs"), (wf.run, "run"), *extra]
+        found, text = draw(st.sampled_from(roots))
+        for step in draw(st.lists(st.sampled_from(["a", "odd-name", 0, -1]), max_size=3)):
+            found = found[step]
+            text += (
+                f"[{step}]"
+                if isinstance(step, int)
+                else "." + (step if step.isidentifier() else json.dumps(step))
+            )
+        if draw(st.booleans()):
+            found, text = found[:].b, f"{text}[*].b"
+        elif draw(st.booleans()):
+            found, text = found[each.c > 3], f"{text}[?c > `3`]"
+        return found, text
+
+    def template(extra: list[tuple[Any, str]], depth: int = 0) -> tuple[Any, Any]:
+        kind = draw(st.sampled_from(["ref", "default", "scalar", "list", "dict"] if depth < 2 else ["ref"]))
+        if kind in ("ref", "default"):
+            found, text = reference(extra)
+            if kind == "ref":
+                return found, {"$ref": text}
+            value = draw(_SCALARS)
+            return default(found, value), {"$ref": text, "default": value}
+        if kind == "scalar":
+            return (value := draw(_SCALARS)), value
+        parts = [template(extra, depth + 1) for _ in range(draw(st.integers(0, 2)))]
+        if kind == "list":
+            return [one for one, _ in parts], [one for _, one in parts]
+        return {f"k{i}": one for i, (one, _) in enumerate(parts)}, {
+            f"k{i}": one for i, (_, one) in enumerate(parts)
+        }
+
+    for number in range(draw(st.integers(1, 6))):
+        key = f"n{number}"
+        options: dict[str, Any] = {"key": key}
+        body: dict[str, Any] = {}
+        adder: Any = wf
+        extra: list[tuple[Any, str]] = []
+        if draw(st.booleans()):
+            if draw(st.booleans()):
+                adder = wf.map(count=3, max_parallel=2)
+                body["map"], extra = {"count": 3, "max_parallel": 2}, [(adder.index, "index")]
+            else:
+                found, text = reference([])
+                adder = wf.map(found, fail_at=0.5)
+                body["map"] = {"over": {"$ref": text}, "fail_at": 0.5}
+                extra = [(adder.item, "item"), (adder.index, "index")]
+        if draw(st.booleans()):
+            found, text = reference([])
+            options["when"], body["when"] = found != None, f"{text} != `null`"  # noqa: E711
+        if made and draw(st.booleans()):
+            need = draw(st.sampled_from(made))
+            options["needs"], body["needs"] = [need], [need._key]
+        if draw(st.booleans()):
+            options["needs_rule"] = body["needs_rule"] = draw(
+                st.sampled_from(["all_success", "none_failed", "all_done", "any_success"])
+            )
+        kind = draw(st.sampled_from(["model", "human", "signal", "timer", "workflow"]))
+        if kind == "model":
+            found, written = template(extra)
+            found, written = {"p": found}, {"p": written}
+            made.append(adder.model("m", found, **options))
+            body |= {"model": "m", "payload": written}
+        elif kind == "workflow":
+            found, written = template(extra)
+            made.append(adder.workflow("v", {"p": found}, version=2, **options))
+            body |= {"workflow": "v", "version": 2, "inputs": {"p": written}}
+        elif kind == "human":
+            found, text = reference(extra)
+            made.append(adder.human("?", choose_from=found, **options))
+            body |= {"human": {"title": "?", "choose_from": {"$ref": text}}}
+        elif kind == "signal":
+            made.append(adder.signal("s", expires_seconds=5, on_expiry="skip", **options))
+            body |= {"signal": {"name": "s", "expires_seconds": 5, "on_expiry": "skip"}}
+        else:
+            made.append(adder.timer(seconds=1, **options))
+            body |= {"timer": {"seconds": 1}}
+        nodes[key] = body
+    found, written = template([])
+    wf.output(result=found)
+    return wf, {"name": "w", "nodes": nodes, "output": {"result": written}}
+
+
+@settings(max_examples=150, deadline=None)
+@given(built())
+def test_random_graphs_are_the_json_by_hand_and_are_accepted(
+    found: tuple[Workflow, dict[str, Any]],
+) -> None:
+    wf, by_hand = found
+    assert wf.definition() == by_hand
+    plan = read_definition(by_hand)
+    assert {key: set(node.needs) for key, node in plan.nodes.items()} == wf.needs
+    assert len(wf.mermaid().splitlines()) == 1 + len(wf.needs) + sum(map(len, wf.needs.values()))
