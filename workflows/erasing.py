@@ -84,7 +84,7 @@ def _erase_rows(run: Run, now: datetime) -> None:
     run.error_message, run.erase_requested_at = "", run.erase_requested_at or now
     run.save(update_fields=["inputs", "output", "error_message", "erase_requested_at"])
     nodes = Node.objects.filter(run=run)
-    nodes.update(settings={}, detail="")
+    nodes.update(settings={}, detail="", cache_key=None)
     nodes.exclude(output=None).update(output=mark)
     waits = Wait.objects.filter(node__run=run)
     waits.exclude(answer=None).update(answer=mark)

@@ -159,7 +159,8 @@ class Node(models.Model):
     key: ``detect``, or ``detect[17]`` of a child. base: its key in the definition. index: of a child.
     settings: resolved when it started; those of a model node are the payload of its job alone, which can be
     erased. job_id: of a model node; no foreign key, because the run's retention deletes the jobs. output: of
-    nodes without a job; that of a model node is its job's result.
+    nodes without a job; that of a model node is its job's result. cache_key: of `CachedOutput`, where its
+    result is kept. cached_from: id of the job whose result it took.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -172,6 +173,8 @@ class Node(models.Model):
     state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in NodeState])
     settings = models.JSONField(default=dict)
     job_id = models.CharField(max_length=26, null=True, blank=True, default=None)
+    cache_key = models.CharField(max_length=64, null=True, blank=True, default=None)
+    cached_from = models.CharField(max_length=26, null=True, blank=True, default=None)
     output = models.JSONField(null=True, blank=True, default=None)
     code = models.CharField(max_length=64, blank=True, default="")
     detail = models.TextField(blank=True, default="")
@@ -199,6 +202,18 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run_id} {self.key}"
+
+
+class CachedOutput(models.Model):
+    """The job whose result nodes with the same content take. key: `workflows.execution.cache`."""
+
+    key = models.CharField(max_length=64, primary_key=True)
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE, related_name="+")
+    job_id = models.CharField(max_length=26)
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.key[:12]} {self.job_id}"
 
 
 class MapState(models.Model):

@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 
 from foundation.json_text import canonical_json
 from jobs.domain.errors import IdempotencyConflict, Refused
-from jobs.limits.submit_limits import limits_of, quota_refusal
+from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
 from jobs.ports import Ports
 from jobs.submission.request import Allowed
 from workflows.definition.read import Limits, read_definition
@@ -134,7 +134,8 @@ def start_run(
 ) -> StartedRun:
     """Start a run of a version, by default the newest.
 
-    inputs: JSON that matches the version's schema. Raises Refused.
+    inputs: JSON that matches the version's schema. The tenant's limits apply to the run as a whole: its jobs
+    need no further tokens or places. Raises Refused.
     """
     if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
         return earlier
@@ -152,6 +153,7 @@ def start_run(
             f"A tenant may have {most} unfinished runs. Start this one when another has ended, or cancel "
             "some: GET /runs?status=running lists them."
         )
+    _take_tokens(tenant_id, len(plan.nodes), ports)
     now = ports.clock.now()
     run = new_run(version, plan, inputs, now=now)
     run.priority, run.tags = priority, list(dict.fromkeys(tags))
@@ -162,6 +164,8 @@ def start_run(
     run.event_seq = 1
     try:
         with transaction.atomic():
+            if full := QueueLimits(now, [(tenant_id, "")], ports).refusal(tenant_id, ""):
+                raise full
             run.save(force_insert=True)
             RunEvent.objects.create(run=run, seq=1, type="started", at=now, data={"version": version.number})
     except IntegrityError:
@@ -170,6 +174,14 @@ def start_run(
         return earlier  # another request with this key was faster
     ports.wake_followers([follower_of(run.id)])
     return StartedRun(run)
+
+
+def _take_tokens(tenant_id: int, nodes: int, ports: Ports) -> None:
+    """Take the tokens of a run from the tenant's rate limit, once for all its jobs: one, and one for each
+    node of the definition, at most the burst. Raises RateLimited."""
+    refused = admit(tenant_id, min(1 + nodes, limits_of(tenant_id, ports).burst), ports).refused
+    if refused is not None:
+        raise refused
 
 
 def _earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:

@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,18 @@ REDIS_URL = f"unix://{REDIS_SOCKET}?db=0"
 DATABASE = os.environ.get("BENCH_DATABASE", "")
 
 _mine = threading.local()
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The orders of ``fill FILE`` for a peer with workflows. chains: their jobs; pause: seconds after each.
+    map: the jobs of a fan-out, join: that of its join. seconds: how long each runs."""
+
+    chains: list[list[int]]
+    map: list[int]
+    join: int
+    pause: float
+    seconds: float
 
 
 def call(job: int, seconds: float) -> None:
@@ -52,6 +65,10 @@ def run_instead(*command: str) -> None:
     """Replace this process by the peer's own command, in the environment of this script."""
     program = Path(sys.executable).parent / command[0]
     os.execv(program, [str(program), *command[1:]])
+
+
+def read_graphs() -> Graphs:
+    return Graphs(**json.loads(Path(sys.argv[2]).read_text()))
 
 
 def read_jobs() -> list[tuple[int, float]]:

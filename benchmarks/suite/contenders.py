@@ -253,6 +253,10 @@ class Scripted:
     def fill(self, jobs: Sequence[Job]) -> None:
         self._do("fill", json.dumps(jobs))
 
+    def fill_graphs(self, **graphs: Any) -> None:
+        """Let its script read these `benchmarks.peers.call.Graphs`."""
+        self._do("fill", json.dumps(graphs))
+
     def check(self) -> None:
         if self._worker is None or not self._worker.is_running():
             raise CannotMeasure(f"{self.name} has ended: {tail_of(self._log)}")

@@ -199,6 +199,33 @@ def _polling(found: Mapping[str, Any]) -> Iterator[Goal]:
     yield Goal("polling", text, f"{share:.1%} with {jobs} jobs", met)
 
 
+def _workflows(found: Mapping[str, Any]) -> Iterator[Goal]:
+    name = "workflows"
+
+    def of(part: str, what: str) -> Any:
+        return _get(found, "contenders", DISPATCHER, part, "median", what)
+
+    least = 200 if _get(found, "about", "database") == "SQLite" else 300
+    yield _at_least(name, "chains of 5, 200 runs at once: nodes/s", least, of("chains", "nodes_per_second"))
+    yield _at_most(name, "edge, idle fleet: p50", 40, of("edge", "p50_ms"), " ms")
+    yield _at_most(name, "edge, idle fleet: p99", 120, of("edge", "p99_ms"), " ms")
+    yield _at_least(name, "map and join: nodes/s", 300, of("map", "nodes_per_second"))
+    beside = _get(found, "others", "beside a map", "p99")
+    plain = _get(found, "others", "beside plain jobs", "p99")
+    what = "p99 of other jobs' submits beside a map / beside as many plain jobs"
+    yield _at_most(name, what, 1.1, ratio(beside, plain), " ×")
+    grows = _get(found, "others", "memory_grows_mb")
+    yield _at_most(name, "memory of the advancer's process grows over a map by", 20, grows, " MB")
+    cancel = _get(found, "cancel", "seconds")
+    yield _at_most(name, "cancel of a map of 100,000, to the last waiting child", 5, cancel, " s")
+    steps = found.get("steps", {})
+    yield _at_most(
+        name, "advancer's transaction, a map: p99", 60, _get(steps, "map: transaction ms", "p99"), " ms"
+    )
+    event = _get(steps, "event in a large run: CPU ms", "p50")
+    yield _at_most(name, "CPU of one event in a run of 1,000 nodes: p50", 2, event, " ms")
+
+
 _GOALS_OF: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
     "utilisation": _utilisation,
     "submit": _submit,
@@ -211,6 +238,7 @@ _GOALS_OF: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
     "newcomer": _newcomer,
     "idle": _idle,
     "pinned": _pinned,
+    "workflows": _workflows,
 }
 
 

@@ -28,6 +28,7 @@ BENCHMARKS = {
     "newcomer": "jobs right after `up`, and a GPU server that writes head and body apart",
     "fleet": "1,000 slots with long jobs, two worker processes",
     "polling": "200 async jobs polled by one worker process",
+    "workflows": "chains, edges, maps and their cancel, beside Celery's canvas and Procrastinate",
     "cost": "cost of one job: Redis commands, transactions, bytes, CPU by process",
 }
 ROUNDS = 5

@@ -25,7 +25,8 @@ _SETUP_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another job queue to compare with. prepares: its script has a verb for that. node: runs on Node.js."""
+    """Another job queue to compare with. prepares: its script has a verb for that. node: runs on Node.js.
+    of: the peer whose environment it uses."""
 
     name: str
     what: str
@@ -33,11 +34,12 @@ class Peer:
     prepares: bool = False
     node: bool = False
     ours: bool = False
+    of: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
-        return default_folder().resolve() / "bench" / self.name
+        return default_folder().resolve() / "bench" / (self.of or self.name)
 
     @property
     def python(self) -> Path:
@@ -55,10 +57,11 @@ class Peer:
             return ""
         if self.node and (why := _why_no_node()):
             return why
+        owner = self.of or self.name
         if not (self.folder / _DONE).exists():
-            return f"not set up: {command_line(f'bench --setup {self.name}')}"
-        if (self.folder / _DONE).read_text() != json.dumps(pinned()[self.name]):
-            return f"set up with other versions: {command_line(f'bench --setup {self.name}')}"
+            return f"not set up: {command_line(f'bench --setup {owner}')}"
+        if (self.folder / _DONE).read_text() != json.dumps(pinned()[owner]):
+            return f"set up with other versions: {command_line(f'bench --setup {owner}')}"
         return ""
 
 
@@ -75,6 +78,20 @@ PEERS: Mapping[str, Peer] = {
         Peer("bullmq", "BullMQ, Node.js, Redis", node=True),
     )
 }
+WORKFLOW_PEERS: Mapping[str, Peer] = {
+    peer.of: peer
+    for peer in (
+        Peer("celery_canvas", "Celery's chain and chord, threads pool, results in Redis", of="celery"),
+        Peer(
+            "procrastinate_chains",
+            "tasks of Procrastinate that defer the next one, PostgreSQL",
+            needs_postgresql=True,
+            prepares=True,
+            of="procrastinate",
+        ),
+    )
+}
+"""Only used by `bench workflows`, by the peer whose environment they use."""
 STARLETTE = Peer("starlette", "a bare endpoint that pushes to a Redis list")
 """Only used by `bench submit`."""
 _DONE = "set-up.json"

@@ -180,6 +180,25 @@ def _cost(found: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("What the parts carry, jobs per second", ("part", *heads[1:]), rows)
 
 
+def _workflows(found: Mapping[str, Any]) -> Iterator[Table]:
+    heads = ("contender", "chains, nodes/s", "CPU ms per node", "edge p50, ms", "p99", "map, nodes/s",
+             "CPU ms per node")  # fmt: skip
+    rows = []
+    for who, parts in found["contenders"].items():
+        chains, edge, fan = (parts[part]["median"] for part in ("chains", "edge", "map"))
+        cost = [one["cpu_ms_per_node"] + one["database_cpu_ms_per_node"] for one in (chains, fan)]
+        rows.append([
+            f"**{who}**" if who == DISPATCHER else who,
+            f"{chains['nodes_per_second']:,.0f}", f"{cost[0]:.2f}", f"{edge['p50_ms']:.1f}",
+            f"{edge['p99_ms']:.1f}", f"{fan['nodes_per_second']:,.0f}", f"{cost[1]:.2f}",
+        ])  # fmt: skip
+    yield Table("Workflows of no-op nodes on eight slots, CPU with the database's", heads, rows)
+    yield Table("The advancer alone", ("", "p50", "p99", "largest"), [
+        [name, f"{one['p50']:g}", f"{one['p99']:g}", f"{one['max']:g}"]
+        for name, one in found["steps"].items() if isinstance(one, Mapping)
+    ])  # fmt: skip
+
+
 _TABLES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
     "utilisation": _utilisation,
     "submit": _submit,
@@ -199,4 +218,5 @@ _TABLES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
     "idle": _idle,
     "pinned": _pinned,
     "cost": _cost,
+    "workflows": _workflows,
 }  # fmt: skip

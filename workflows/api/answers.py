@@ -106,6 +106,7 @@ class RunNode(TypedDict):
     state: Annotated[str, choices(NodeState)]
     job_id: str | None
     child_run_id: str | None
+    cached_from: Annotated[str | None, about("Id of the job whose result the node took from the cache.")]
     output: Annotated[
         Any, about("Null where the key may not see payloads. A model node's is its job's result.")
     ]

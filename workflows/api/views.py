@@ -486,6 +486,7 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "state": node.state,
             "job_id": node.job_id,
             "child_run_id": node.child_run_id,
+            "cached_from": node.cached_from,
             "output": (results.get(node.job_id) if node.job_id else node.output) if shows else None,
             "question": questions.get(node.id),
             "error": {"code": node.code, "message": node.detail} if node.code else None,

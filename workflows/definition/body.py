@@ -66,6 +66,12 @@ class Timer(Body):
     until: Any = None
 
 
+class Cache(Body):
+    """Takes the result of an earlier job with the same model, configuration and payload, if there is one."""
+
+    ttl_seconds: Annotated[_Seconds, about("How long a result may be taken, from the job's end.")]
+
+
 class Map(Body):
     """Runs the node once for each item of a list: `item` and `index` are names in its references."""
 
@@ -85,6 +91,7 @@ class NodeBody(Body):
     payload: Annotated[Any, about("What the model gets: JSON with references.")] = None
     max_retries: Annotated[int, Whole(0, 100_000)] | None = None
     max_run_seconds: _Seconds | None = None
+    cache: Cache | None = None
 
     workflow: Name | None = None
     version: Annotated[int, Whole(1)] | None = None

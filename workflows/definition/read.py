@@ -30,7 +30,7 @@ from workflows.domain.plan import (
 from workflows.domain.template import Path, TemplateError, references
 
 _KIND_FIELDS: dict[NodeKind, frozenset[str]] = {
-    NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds"}),
+    NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds", "cache"}),
     NodeKind.WORKFLOW: frozenset({"version", "inputs"}),
     NodeKind.HUMAN: frozenset(),
     NodeKind.SIGNAL: frozenset(),
@@ -294,6 +294,8 @@ def _parts(kind: NodeKind, node: NodeBody) -> tuple[dict[str, Any], dict[str, An
     """Return a node's template and its fixed options."""
     if kind is NodeKind.MODEL:
         options = _given(node, "model", "max_retries", "max_run_seconds")
+        if node.cache is not None:
+            options["cache_seconds"] = node.cache.ttl_seconds
         return {"payload": {} if node.payload is None else node.payload}, options
     if kind is NodeKind.WORKFLOW:
         return {"inputs": {} if node.inputs is None else node.inputs}, _given(node, "workflow", "version")

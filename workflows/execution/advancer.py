@@ -29,7 +29,7 @@ from workflows.domain.advance import NodeMove, RunEnd, Steps, advance
 from workflows.domain.budget import Costs
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
-from workflows.execution import reads
+from workflows.execution import cache, reads
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
@@ -162,6 +162,11 @@ class _Advance:
             node.output, node.code, node.detail = child.output, child.error_code, child.error_message
         elif node.id in nodes.answers:
             node.output = nodes.answers[node.id]
+        elif node.cache_key is not None and node.job_id is not None:
+            seconds = self._spec(node.base).options.get("cache_seconds", 0.0)
+            self.writes.cached[node.cache_key] = cache.entry(
+                node.cache_key, self.run.tenant_id, node.job_id, seconds, self.now
+            )
         self._note_ended(node)
         return NodeMove(node.base, state, node.code, node.detail, node.output)
 
@@ -170,22 +175,30 @@ class _Advance:
         if node.index is None:
             self.ended_static[node.base] = node
 
+    def _note_unwritten(self, ends: Sequence[NodeMove]) -> None:
+        """Let references see the outputs of nodes that ended as they started."""
+        keys = {end.key for end in ends}
+        self.ended_static |= {
+            node.base: node for node in self.writes.new_nodes if node.index is None and node.base in keys
+        }
+
     # -- deciding --------------------------------------------------------------------------------------------
 
     def _decide(self, ended: list[NodeMove]) -> Steps:
-        """Decide what follows these ends, and start what is to start. A node that can't be started fails, so
-        it is decided again."""
+        """Decide what follows these ends, and start what is to start. A node that can't be started fails, and
+        one with a cached result completes at once, so it is decided again."""
         states = {key: _NODE_STATES[state] for key, state in self.run.node_states.items()}
         decided = self._advance(states, ended)
         steps = decided
         while True:
             self.writes.new_nodes += self._rows_of(decided.moves)
-            failed = [
+            at_once = [
                 end for start in decided.starts if (end := self.starter.start_static(start)) is not None
             ]
-            if not failed:
+            if not at_once:
                 return steps
-            decided = self._advance(decided.states, failed)
+            self._note_unwritten(at_once)
+            decided = self._advance(decided.states, at_once)
             steps = replace(
                 decided, moves=[*steps.moves, *decided.moves], starts=[*steps.starts, *decided.starts]
             )

@@ -91,13 +91,16 @@ class OpenMaps:
                 break
             self._starter.left -= 1
             state.next_index += 1
-            if self._start(node, index, items):
+            row = self._start(node, index, items)
+            if row.finished_at is None:
                 state.running += 1
+            elif row.state == NodeState.COMPLETED:
+                state.completed += 1
             else:
                 state.failed += 1
         self._writes.maps[state.node_id] = state
 
-    def _start(self, node: NodeSpec, index: int, items: Mapping[int, Any]) -> bool:
+    def _start(self, node: NodeSpec, index: int, items: Mapping[int, Any]) -> Node:
         names: dict[str, Any] = {INDEX: index}
         if index in items:
             names[ITEM] = items[index]
@@ -106,19 +109,18 @@ class OpenMaps:
             scope = ChainMap(names, cast(MutableMapping[str, Any], self._scope))
             given = resolve(node.settings, scope, budget=self._costs.budget())
         except Unresolved as error:
-            return self._starter.fail(row, error.code, str(error))
-        return self._starter.start(node, row, given)
+            self._starter.fail(row, error.code, str(error))
+        else:
+            self._starter.start(node, row, given)
+        return row
 
     def _end(self, state: MapState, end: NodeState) -> NodeMove:
         node = state.node
         node.state, node.finished_at = end.value, self._now
         if end is NodeState.COMPLETED:
             # children that end in this very transaction are not in the database yet
-            children = [
-                child
-                for child in self._writes.ended_nodes.values()
-                if child.base == node.base and child.index is not None
-            ]
+            unwritten = (*self._writes.ended_nodes.values(), *self._writes.new_nodes)
+            children = [one for one in unwritten if one.base == node.base and one.index is not None]
             try:
                 node.output = map_output(self._run, state, children, self._costs.budget())
             except OverBudget as error:

@@ -24,6 +24,7 @@ from workflows.domain.advance import NodeMove, NodeStart
 from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
+from workflows.execution import cache
 from workflows.execution.runs import check_inputs, find_version, new_run
 from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
@@ -71,25 +72,42 @@ class NodeStarter:
         if start.items is not None:
             self._start_map(start, row)
             return None
-        if self.start(start.node, row, start.settings):
+        self.start(start.node, row, start.settings)
+        if row.finished_at is None:
             return None
-        return NodeMove(row.base, NodeState.FAILED, row.code, row.detail)
+        return NodeMove(row.base, NodeState(row.state), row.code, row.detail, row.output)
 
-    def start(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
-        """Make the rows of a node that starts. given: its settings. Return False if it failed at once."""
+    def start(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
+        """Make the rows of a node that starts. given: its settings. Afterwards the row has its state:
+        it may have failed, or completed from the cache."""
         if node.kind is NodeKind.MODEL:
-            return self._start_job(node, row, given)
+            self._start_job(node, row, given)
+            return
         row.settings = dict(given)
         if node.kind is NodeKind.WORKFLOW:
-            return self._start_run(node, row, given)
-        return self._start_wait(node, row, given)
+            self._start_run(node, row, given)
+        else:
+            self._start_wait(node, row, given)
 
-    def fail(self, row: Node, code: str, detail: str) -> bool:
-        """Write a node that could not be started. Returns False."""
+    def fail(self, row: Node, code: str, detail: str) -> None:
+        """Write a node that could not be started."""
         row.state, row.finished_at = NodeState.FAILED.value, self._now
         row.code, row.detail = code, detail[:2_000]
         self._writes.new_nodes.append(row)
-        return False
+
+    def _take_cached(self, row: Node, request: SubmitRequest) -> bool:
+        """Complete a node from the cache; False if it has no such result."""
+        spec = self._ports.registry.model_spec(request.body.model)
+        if spec is None:
+            return False
+        row.cache_key = cache.key_of(self._run.tenant_id, spec, request.body.payload)
+        hit = cache.find(row.cache_key, self._run.tenant_id, self._now)
+        if hit is None:
+            return False
+        row.state, row.finished_at = NodeState.COMPLETED.value, self._now
+        row.output, row.cached_from = hit.output, hit.job_id
+        self._writes.new_nodes.append(row)
+        return True
 
     def sub_runs_left(self) -> int:
         """Return how many more sub-runs the tenant may have: they multiply with each level."""
@@ -131,7 +149,7 @@ class NodeStarter:
                 for first in range(0, total, CHUNK)
             ]
 
-    def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+    def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         run = self._run
         left = None if run.deadline_at is None else max((run.deadline_at - self._now).total_seconds(), 0.001)
         try:
@@ -145,13 +163,17 @@ class NodeStarter:
                 deadline_seconds=left,
             )
         except ValidationError:
-            return self.fail(row, PayloadInvalid.code, "a payload is an object")
+            self.fail(row, PayloadInvalid.code, "a payload is an object")
+            return
         may = Allowed(limits_of(run.tenant_id, self._ports).allowed_models, None)
         request = checked_unless_replay(
             SubmitRequest(body), {}, may, self._now, self._ports, tenant_id=run.tenant_id
         )
         if isinstance(request, Refused):
-            return self.fail(row, request.code, str(request))
+            self.fail(row, request.code, str(request))
+            return
+        if "cache_seconds" in node.options and self._take_cached(row, request):
+            return
         try:
             job = new_job(
                 request,
@@ -163,47 +185,50 @@ class NodeStarter:
                 followed_by=follower_of(run.id),
             )
         except Refused as refused:
-            return self.fail(row, refused.code, str(refused))
+            self.fail(row, refused.code, str(refused))
+            return
         row.job_id = job.id
         self._writes.jobs.append(job)
         self._writes.uses += new_uses(job.id, request.artifacts)
         self._writes.new_nodes.append(row)
-        return True
 
-    def _start_run(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+    def _start_run(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         run = self._run
         deepest = settings.DISPATCHER.workflow_depth
         if run.depth >= deepest:
             why = (
                 f"sub-workflows may be nested {deepest} levels deep; start what is below as a run of its own"
             )
-            return self.fail(row, TOO_DEEP, why)
+            self.fail(row, TOO_DEEP, why)
+            return
         if self.sub_runs_left() <= 0:
             most = settings.DISPATCHER.workflow_sub_runs
             why = f"a tenant may have {most} unfinished sub-runs; restart this run when others have ended"
-            return self.fail(row, TooManyRuns.code, why)
+            self.fail(row, TooManyRuns.code, why)
+            return
         name, number = node.options["workflow"], node.options.get("version")
         version = find_version(run.tenant_id, name, number)
         if version is None:
             wanted = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
-            return self.fail(row, UnknownWorkflow.code, f"there is no {wanted}")
+            self.fail(row, UnknownWorkflow.code, f"there is no {wanted}")
+            return
         plan, inputs = self._plan_of(version), given["inputs"]
         try:
             check_inputs(plan.inputs, inputs, self._ports)
         except Refused as refused:
-            return self.fail(row, refused.code, f"inputs of {name}: {refused}")
+            self.fail(row, refused.code, f"inputs of {name}: {refused}")
+            return
         child = new_run(version, plan, inputs, now=self._now)
         child.priority, child.tags, child.place_us = run.priority, run.tags, run.place_us
         child.deadline_at, child.depth, child.parent_node = run.deadline_at, run.depth + 1, row
         self._writes.new_nodes.append(row)
         self._writes.runs.append(child)
-        return True
 
-    def _start_wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+    def _start_wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):
-            return self.fail(
-                row, NO_CHOICES, "choose_from is not a list with a choice: no answer would be valid"
-            )
+            why = "choose_from is not a list with a choice: no answer would be valid"
+            self.fail(row, NO_CHOICES, why)
+            return
         due_at = None
         if node.kind is NodeKind.TIMER:
             due_at = _timer(given, self._now)
@@ -211,13 +236,15 @@ class NodeStarter:
                 why = (
                     "a timer takes seconds (a number from 0, at most 366 days) or until (a time with a zone)"
                 )
-                return self.fail(row, INVALID_TIMER, why)
+                self.fail(row, INVALID_TIMER, why)
+                return
         elif (expires := node.options.get("expires_seconds")) is not None:
             due_at = self._now + timedelta(seconds=expires)
         if self.waits_left() <= 0:
             most = settings.DISPATCHER.workflow_waits
             why = f"the runs of a tenant may have {most} open waits; restart this run when others have ended"
-            return self.fail(row, TooManyWaits.code, why)
+            self.fail(row, TooManyWaits.code, why)
+            return
         options = {**node.options, **given}
         self._writes.new_nodes.append(row)
         self._writes.waits.append(
@@ -229,7 +256,6 @@ class NodeStarter:
                 due_at=due_at,
             )
         )
-        return True
 
 
 def _timer(given: Mapping[str, Any], now: datetime) -> datetime | None:

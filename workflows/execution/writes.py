@@ -10,7 +10,7 @@ from artifacts.uses import lock_for_use
 from foundation.database import statements
 from jobs import transitions
 from jobs.models import Job
-from workflows.models import MapChunk, MapState, Node, Run, RunEvent, Wait
+from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Wait
 
 
 class Overtaken(Exception):
@@ -30,6 +30,7 @@ class Writes:
     new_maps: list[MapState] = field(default_factory=list)
     chunks: list[MapChunk] = field(default_factory=list)
     maps: dict[str, MapState] = field(default_factory=dict)
+    cached: dict[str, CachedOutput] = field(default_factory=dict)
     events: list[RunEvent] = field(default_factory=list)
 
     def write(self, now: datetime) -> None:
@@ -48,6 +49,7 @@ class Writes:
             statements.write(transitions.new_jobs(self.jobs, now))
         statements.insert_all(self.runs)
         statements.insert_all(self.events)
+        statements.upsert_all(list(self.cached.values()))
 
     def _use_artifacts(self) -> None:
         """Write the uses of artifacts by new jobs. If one was removed since its check, the step begins anew,

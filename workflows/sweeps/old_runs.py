@@ -10,7 +10,7 @@ from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
 from jobs.sweeps.retention import purge_jobs
-from workflows.models import Node, Run
+from workflows.models import CachedOutput, Node, Run
 
 PERIOD_SECONDS = 3600.0
 MAX_RUNS = 1_000
@@ -22,6 +22,7 @@ def sweep(ports: Ports) -> SweepCount:
     """looked: old runs. repaired: those that were deleted; a run stays until all its jobs may go."""
     if why := clocks_disagree(ports):
         return why
+    CachedOutput.objects.filter(expires_at__lt=ports.clock.now()).delete()
     before = ports.clock.now() - timedelta(days=settings.DISPATCHER.retention_days)
     old = Run.objects.filter(finished_at__lt=before, parent_node=None).order_by("id")[:MAX_RUNS]
     return sweep_rows("old_runs", old, _delete)

@@ -12,6 +12,7 @@ from jobs.models import Job
 from jobs.operations.tenants import create_key
 from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
 from tests.jobs.api.conftest import Account, World
+from tests.support.factories import make_job
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run
 from workflows.tasks import advance_now
@@ -154,6 +155,28 @@ def test_a_tenant_has_so_many_workflows_and_versions_at_most(acme: Account, sett
     assert (answer.status_code, answer.json()["code"]) == (409, "too_many_versions")
     assert "3 versions" in answer.json()["detail"]
     assert put(acme).status_code == 200, "what is stored stays available"
+
+
+def test_a_run_takes_the_tokens_of_all_its_nodes_at_once(acme: Account, world: World) -> None:
+    acme.tenant.submits_per_second, acme.tenant.submit_burst = 0.001, 4
+    acme.tenant.save()
+    put(acme)  # two nodes: three tokens
+    start(acme)
+    answer = post(acme, "workflows/film/runs", {"inputs": {"prompt": "x"}})
+    assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+    assert answer.headers["Retry-After"]
+    assert Run.objects.count() == 1
+
+
+def test_a_run_needs_a_place_in_the_tenants_queue(acme: Account) -> None:
+    acme.tenant.max_queued = 1
+    acme.tenant.save()
+    put(acme)
+    start(acme)
+    make_job("zimg", tenant=acme.tenant)
+    answer = post(acme, "workflows/film/runs", {"inputs": {"prompt": "x"}})
+    assert (answer.status_code, answer.json()["code"]) == (429, "tenant_queue_full")
+    assert Run.objects.count() == 1
 
 
 def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: World) -> None:

@@ -1,0 +1,120 @@
+"""Nodes that take the result of an earlier job with the same content."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from artifacts.models import Artifact
+from gpus.models import ModelConfig
+from jobs.models import Job
+from tests.support.factories import make_tenant
+from tests.workflows.theatre import Theatre, model
+from workflows import erasing
+from workflows.domain.states import RunState
+from workflows.models import CachedOutput, Node, Run
+from workflows.sweeps import old_runs
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def cached(**more: Any) -> dict[str, Any]:
+    return {**model(payload={"echo": {"$ref": "inputs.x"}}), "cache": {"ttl_seconds": 3600}, **more}
+
+
+CHAIN = {
+    "nodes": {"a": cached(), "b": {"timer": {"seconds": {"$ref": "a.echo"}}}},
+    "output": {"$ref": "a.echo"},
+}
+
+
+def ran(theatre: Theatre, x: Any = 0, definition: Any = CHAIN) -> Run:
+    run = theatre.start(definition, {"x": x})
+
+    def ended() -> bool:
+        from workflows.sweeps import due_waits
+
+        due_waits.sweep(theatre.ports)
+        return run.state != RunState.RUNNING
+
+    theatre.until(run, ended)
+    return run
+
+
+def test_the_same_content_runs_once(theatre: Theatre) -> None:
+    first, second = ran(theatre), ran(theatre)
+    assert [first.output, second.output] == [0, 0]
+    assert Job.objects.count() == 1
+    node = Node.objects.get(run=second, key="a")
+    assert (node.state, node.cached_from, node.job_id) == ("completed", Job.objects.get().id, None)
+    assert second.node_states == {"a": "completed", "b": "completed"}
+
+
+def test_other_content_another_configuration_and_another_tenant_run_anew(theatre: Theatre) -> None:
+    ran(theatre, 0)
+    ran(theatre, 0.001)
+    assert Job.objects.count() == 2
+    config = ModelConfig.objects.get(name="m")
+    config.max_retries = 1
+    config.save()
+    ran(theatre, 0)
+    assert Job.objects.count() == 3
+    theatre.tenant = make_tenant("other")
+    ran(theatre, 0)
+    assert Job.objects.count() == 4
+    assert CachedOutput.objects.count() == 4, "no tenant replaces the entry of another"
+
+
+def test_a_result_that_is_too_old_erased_or_removed_is_not_taken(theatre: Theatre) -> None:
+    run = ran(theatre)
+    CachedOutput.objects.update(expires_at=run.created_at - timedelta(seconds=1))
+    run = ran(theatre)
+    assert Job.objects.count() == 2
+    erasing.erase_run_data(run.id, ports=theatre.ports)
+    run = ran(theatre)
+    assert Job.objects.count() == 3
+    Job.objects.filter(id=Node.objects.get(run=run, key="a").job_id).delete()
+    ran(theatre)
+    assert Job.objects.count() == 3
+
+
+def test_a_result_whose_artifact_is_gone_is_not_taken(theatre: Theatre) -> None:
+    run = ran(theatre)
+    artifact = Artifact.objects.create(
+        id="A" * 26, tenant_id=theatre.tenant.pk, bytes=1, sha256="0" * 64, created_at=run.created_at,
+        expires_at=run.created_at + timedelta(days=1), state=Artifact.State.STORED,
+    )  # fmt: skip
+    Job.objects.update(result={"echo": 0, "image": {"$artifact": artifact.id}})
+    ran(theatre)
+    assert Job.objects.count() == 1
+    Artifact.objects.update(state=Artifact.State.GONE)
+    ran(theatre)
+    assert Job.objects.count() == 2
+
+
+def test_a_map_takes_cached_results_of_its_children_in_order(theatre: Theatre) -> None:
+    each = {
+        "nodes": {
+            "all": {
+                **cached(payload={"echo": {"$ref": "item"}}),
+                "map": {"over": {"$ref": "inputs.x"}, "max_parallel": 2},
+            }
+        },
+        "output": {"$ref": "all[*].echo"},
+    }
+    assert ran(theatre, [1, 2, 3], each).output == [1, 2, 3]
+    assert ran(theatre, [3, 4, 1, 1], each).output == [3, 4, 1, 1]
+    assert Job.objects.count() == 4
+    assert ran(theatre, [4, 2], each).output == [4, 2]
+    assert Job.objects.count() == 4, "a map of cached results alone ends, too"
+
+
+def test_entries_that_have_expired_are_deleted(theatre: Theatre) -> None:
+    run = ran(theatre)
+    old_runs.sweep(theatre.ports)
+    assert CachedOutput.objects.count() == 1
+    CachedOutput.objects.update(expires_at=run.created_at - timedelta(seconds=1))
+    old_runs.sweep(theatre.ports)
+    assert CachedOutput.objects.count() == 0
