@@ -14,10 +14,12 @@ from django.utils.safestring import SafeString
 
 from admin_ui.dashboard import charts, labels
 from admin_ui.parts import formatting
-from gpus.reports import CellState
+from gpus.reports import Cell, CellState
 from jobs.domain.tracebacks import Traceback, split_message, traceback_in
+from jobs.models import Job
 from jobs.reports.fleet import FleetSnapshot, LiveAttempt
 from jobs.reports.history import ModelHistory, Window
+from jobs.reports.progress import Reported
 
 register = template.Library()
 register.filter("age", labels.age)
@@ -91,6 +93,17 @@ def meaning_of(state: CellState) -> str:
 
 
 @register.filter
+def cell_words(cell: Cell) -> str:
+    """Return a slot's state in words: `box-1/0: busy, flux 12 s, job …7GS2`."""
+    parts = [f"{cell.slot}: {cell.state}"]
+    if cell.model:
+        parts.append(f"{cell.model} {labels.age(cell.age_seconds)}".rstrip())
+    if cell.job_id:
+        parts.append(f"job {short_id(cell.job_id)}")
+    return ", ".join(parts) + (f" ({cell.reason})" if cell.reason else "")
+
+
+@register.filter
 def ago(at: datetime | None) -> str:
     return "never" if at is None else f"{labels.age((timezone.now() - at).total_seconds())} ago"
 
@@ -108,6 +121,15 @@ def as_json(value: Any) -> str:
 @register.filter
 def percent(share: float) -> str:
     return formatting.percent(share)
+
+
+@register.filter
+def spoken(job: Job, progress: Reported | None) -> str:
+    """Return what a screen reader announces of a job: its state, and the progress in steps of ten percent."""
+    text = f"Job {job.state}"
+    if job.error_code and job.finished_at:
+        text += f", {job.error_code}"
+    return text if progress is None else f"{text}, {int(progress.value * 10) * 10} %"
 
 
 @register.filter

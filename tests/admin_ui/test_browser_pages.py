@@ -164,11 +164,15 @@ def test_progress_and_output_grow_on_the_page_of_a_running_job(
         assert "flux.py" in page.inner_text(".traceback > pre")
         assert "child.py" not in page.inner_text(".traceback > pre")
         visit.assert_sound()
+        assert page.inner_text("#job-spoken[role=status]") == "Job running, 20 %"
+        page.evaluate("document.querySelector('#job-spoken').isKept = true")
         works.report(job, "progress", part=3, progress=0.62, text="step 12 of 20")
         works.report(job, "partial", part=4, output=[" there was a fox. " * 200])
         page.wait_for_selector(".job-progress:has-text('62 %'):has-text('step 12 of 20')")
         page.wait_for_selector(".tail:has-text('there was a fox.')")
         assert page.locator(".traceback[open]").count() == 1, "a live update keeps it open"
+        wait_until(page, "document.querySelector('#job-spoken').textContent === 'Job running, 60 %'")
+        assert page.evaluate("document.querySelector('#job-spoken').isKept"), "else no reader announces it"
         assert page.evaluate("document.querySelector('.tail').scrollHeight > 320"), "it scrolls"
         assert page.evaluate("document.querySelector('.tail').scrollTop") == 0, "and shows its end"
         page = visit.go("/admin/jobs/job/")

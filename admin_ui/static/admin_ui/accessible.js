@@ -36,5 +36,11 @@
     const built = changes.flatMap(({ addedNodes }) => [...addedNodes]).filter(node => node.matches?.('.select2, .selector, .help-tooltip, .selector *'))
     for (const node of built) mark(node.parentElement)
   }).observe(document.documentElement, { childList: true, subtree: true })
+  /* A job's page: a live update reads out the state and every tenth percent, not each change. */
+  document.addEventListener('htmx:load', () => {
+    const text = document.getElementById('job-live')?.dataset.spoken
+    const status = document.getElementById('job-spoken')
+    if (status && text && status.textContent !== text) status.textContent = text
+  })
   document.addEventListener('htmx:load', event => mark(event.detail.elt.parentElement ?? document))
 })()

@@ -169,7 +169,7 @@ def test_a_models_queue_is_shown(viewer: Client, fake_ports: FakePorts) -> None:
     )  # fmt: skip
     fake_ports.leases.depths["zimg"] = PoolDepth("zimg", {"zimg": 7}, 0, {"leased": 2}, {"zimg": 2})
     page = text(viewer, "/admin/queues/?part=queues")
-    for shown in ("9 <small", "2 held back", "21 s", "0.5", "globex", "100 %"):
+    for shown in ("9 <details", "2 held back", "21 s", "0.5", "globex", "100 %"):
         assert shown in page, shown
 
 
