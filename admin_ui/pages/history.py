@@ -235,7 +235,7 @@ class RollupPages(HistoryAdmin):
         "completed",
         "failed",
         "cancelled",
-        "gpu_seconds",
+        "gpu_time",
     )
     list_select_related = ("tenant",)
     list_filter = (ModelFilter,)
@@ -244,6 +244,10 @@ class RollupPages(HistoryAdmin):
     ordering = ("-id",)
     sortable_by = ()
 
+    @column("GPU-seconds")
+    def gpu_time(self, row: Rollup) -> str:
+        return f"{row.gpu_seconds:,.1f}"
+
 
 @admin.register(TagUsage)
 class TagUsagePages(HistoryAdmin):
@@ -251,12 +255,16 @@ class TagUsagePages(HistoryAdmin):
     about = (
         "Ended jobs and GPU-seconds per day, tenant and tag. A job with several tags counts for each of them."
     )
-    list_display = ("day", "tenant", "tag", "completed", "failed", "cancelled", "gpu_seconds")
+    list_display = ("day", "tenant", "tag", "completed", "failed", "cancelled", "gpu_time")
     list_select_related = ("tenant",)
     search_fields = ("tag__exact", "tenant__name__exact")
     search_help_text = "Exact match: a tag or a tenant."
     ordering = ("-id",)
     sortable_by = ()
+
+    @column("GPU-seconds")
+    def gpu_time(self, row: TagUsage) -> str:
+        return f"{row.gpu_seconds:,.1f}"
 
 
 @admin.register(Tally)

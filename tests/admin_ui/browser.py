@@ -30,7 +30,10 @@ _RUN_AXE = """async ({region, contrast}) => {
 }"""
 _WIDER_THAN_THE_WINDOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 _OUTSIDE = """() => {
-  const page = document.documentElement
+  const page = document.documentElement, list = document.querySelector('#result_list')
+  if (list && list.scrollWidth > list.parentElement.clientWidth + 1) {
+    return [`the list is cut off by ${list.scrollWidth - list.parentElement.clientWidth} px`]
+  }
   if (page.scrollWidth <= page.clientWidth) return []
   const isOut = element => element.getBoundingClientRect().right > page.clientWidth + 1
   const isInnermost = element => isOut(element) && ![...element.children].some(isOut)
@@ -82,8 +85,8 @@ class Visit:
         return found
 
     def parts_outside_the_window(self) -> list[str]:
-        """Return by how many pixels the page is wider than the window, and which parts are; empty if it is
-        not."""
+        """Return by how many pixels the page, or its list, is wider than its room, and which parts are; empty
+        if it is not."""
         parts: list[str] = self.page.evaluate(_OUTSIDE)
         return parts
 
