@@ -160,7 +160,7 @@ def _one_job(rows: _Rows) -> Iterator[str]:
             yield f"(10) the job of {node.key} of run {rows.run.id} is not there"
         is_model = node.kind == NodeKind.MODEL and node.id not in rows.maps
         is_begun = node.state in (NodeState.RUNNING, NodeState.COMPLETED)
-        if is_model and is_begun and node.job_id is None and node.output != []:
+        if is_model and is_begun and node.job_id is None and node.cached_from is None and node.output != []:
             yield f"(10) {node.key} of run {rows.run.id} is {node.state} and has no job"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
@@ -35,6 +36,7 @@ from workflows.domain.errors import (
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.cancelling import cancel_sub_runs
+from workflows.execution.notices import due_notice
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import end_waits
 from workflows.models import Node, Run, RunEvent, Version, Wait, Workflow, follower_of
@@ -212,7 +214,9 @@ def pause_run(run_id: str, *, ports: Ports) -> None:
 
 def resume_run(run_id: str, *, ports: Ports) -> None:
     """Start nodes of a paused run again. Idempotent. Raises RunFinished."""
-    _set_paused(run_id, None)
+    with write_lock(1), transaction.atomic():
+        _set_paused(run_id, None)
+        due_notice(run_id, ports.clock.now()).save(force_insert=True)
     ports.wake_followers([follower_of(run_id)])
 
 
@@ -262,6 +266,7 @@ def restart_run(run_id: str, *, ports: Ports, keys: Collection[str] | None = Non
             at=now,
             data={"round": run.round, "nodes": sorted(again)},
         )
+        due_notice(run.id, now).save(force_insert=True)
     ports.wake_followers([follower_of(run.id)])
     return run
 

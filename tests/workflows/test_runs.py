@@ -333,11 +333,11 @@ def test_two_advancers_start_each_node_once(theatre: Theatre, monkeypatch: pytes
     write = advancer._Advance._write
     overtaken = []
 
-    def overtake(self: Any, steps: Any) -> None:
+    def overtake(self: Any, steps: Any, more: bool) -> None:
         if not overtaken:
             overtaken.append(True)
             other.advance(run.id)
-        write(self, steps)
+        write(self, steps, more)
 
     monkeypatch.setattr(advancer._Advance, "_write", overtake)
     assert theatre.advancer.advance(run.id) is True  # it was overtaken, and is to begin anew

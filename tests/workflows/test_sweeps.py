@@ -54,6 +54,49 @@ def test_a_notice_whose_hint_was_lost_advances_the_run(theatre: Theatre) -> None
     assert Job.objects.count() == 2
 
 
+def go_on_without_a_hint(theatre: Theatre) -> None:
+    """The process that advanced the run died, or the hint was lost; a second later the sweep goes on."""
+    theatre.woken.clear()
+    for notice in EndNotice.objects.all():
+        EndNotice.objects.filter(id=notice.id).update(at=notice.at - timedelta(seconds=2))
+    assert unread_notices.sweep(theatre.ports).repaired == 1
+
+
+def test_a_map_whose_process_died_before_its_first_child_goes_on(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"all": {**model(), "map": {"count": 2}}}})
+    assert theatre.advancer.advance(run.id)
+    assert (Node.objects.count(), Job.objects.count()) == (1, 0)
+    go_on_without_a_hint(theatre)
+    assert Job.objects.count() == 2
+
+
+def test_a_resumed_run_whose_hint_was_lost_goes_on(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
+    theatre.advance(run)
+    operations.pause_run(run.id, ports=theatre.ports)
+    ran(theatre)
+    theatre.advance(run)
+    assert states(run) == {"a": "completed", "b": "pending"}
+    operations.resume_run(run.id, ports=theatre.ports)
+    go_on_without_a_hint(theatre)
+    assert states(run)["b"] == "running"
+
+
+def test_a_restarted_run_whose_hint_was_lost_begins(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.to_end(run)
+    operations.restart_run(run.id, ports=theatre.ports, keys=["a"])
+    go_on_without_a_hint(theatre)
+    assert Job.objects.count() == 2
+
+
+def test_a_map_whose_children_all_end_at_once_goes_on(theatre: Theatre) -> None:
+    over = {"over": [None, None, None], "max_parallel": 1, "fail_at": 3}
+    run = theatre.start({"nodes": {"all": {**model(payload={"x": {"$ref": "item"}}), "map": over}}})
+    theatre.advance(run)
+    assert (run.state, Node.objects.filter(index__isnull=False).count()) == (RunState.FAILED, 3)
+
+
 def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:

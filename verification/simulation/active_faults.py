@@ -21,6 +21,9 @@ class ActiveFaults:
     broker_down: bool = False
     wake_lost: float = 0.0
     wake_doubled: float = 0.0
+    hint_lost: float = 0.0
+    hint_doubled: float = 0.0
+    """Of the hints that wake advancers of runs."""
     hung: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
     http_reply_lost: float = 0.0
@@ -54,6 +57,7 @@ class ActiveFaults:
         self.database_down = self.redis_refuses = self.redis_silent = self.broker_down = False
         self.commit_fails = self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0
         self.wake_lost = self.wake_doubled = self.http_reply_lost = 0.0
+        self.hint_lost = self.hint_doubled = 0.0
         self.hung.clear()
         self.unreachable.clear()
         self.cut_from_redis.clear()

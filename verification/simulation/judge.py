@@ -54,15 +54,16 @@ def judge_now(world: World, clients: Clients) -> list[str]:
     return [*check_laws(drained=False, ports=world.true_ports()), *_too_soon(world, clients)]
 
 
-def judge(world: World, clients: Clients, plan: Sequence[PlannedFault]) -> list[str]:
-    """Return all violations in words. plan: the faults of this history."""
+def judge(world: World, clients: Clients, plan: Sequence[PlannedFault], workflow_jobs: int = 0) -> list[str]:
+    """Return all violations in words. plan: the faults of this history. workflow_jobs: number of jobs that
+    runs of workflows made."""
     jobs = {job.id: job for job in _jobs()}
     runs: dict[str, list[RunRecord]] = defaultdict(list)
     for server in world.servers.values():
         for ran in server.ran:
             runs[ran.job_id].append(ran)
     return [
-        *_laws(world, clients),
+        *_laws(world, clients, workflow_jobs),
         *_oversubscribed(world),
         *_ledger(clients, jobs),
         *_fates(clients, jobs),
@@ -96,9 +97,10 @@ def cost(world: World) -> dict[str, int]:
     }
 
 
-def _laws(world: World, clients: Clients) -> list[str]:
+def _laws(world: World, clients: Clients, workflow_jobs: int) -> list[str]:
+    accepted = _accepted(clients) + workflow_jobs
     try:
-        return check_laws(drained=True, ports=world.true_ports(), accepted=_accepted(clients))
+        return check_laws(drained=True, ports=world.true_ports(), accepted=accepted)
     except LeasingUnavailable as error:
         return [f"Redis does not answer at the end: {error}"]
 

@@ -15,10 +15,21 @@ from verification.simulation.scheduler import Process
 from verification.simulation.size import Size
 from verification.simulation.store_faults import StoreFaults
 from verification.simulation.version_faults import VersionFaults
+from verification.simulation.workflow_faults import WorkflowFaults
 from verification.simulation.world import WARM_UP_SECONDS, World
 
 LEASE_SECONDS = 15.0
-WEIGHTS = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
+WEIGHTS = {
+    "advancer_killed": 6,
+    "advancer_paused": 4,
+    "cut_from_redis": 2,
+    "deploy": 2,
+    "hints_lost_and_doubled": 3,
+    "kill": 3,
+    "kill_in_a_step": 4,
+    "pause": 2,
+    "pause_in_a_step": 3,
+}
 """Faults that are more frequent than others (1)."""
 CLOCKS = frozenset(
     {
@@ -42,10 +53,14 @@ LASTING = CLOCKS | {
 """Faults that only end by themselves."""
 CLAIMS_GO_ON = frozenset(
     {
+        "advancer_killed",
+        "advancer_paused",
+        "all_advancers_killed",
         "callbacks_clock_steps",
         "callbacks_killed",
         "clock_steps",
         "database_clock_steps",
+        "definitions_changed",
         "deploy",
         "fewer_slots",
         "fleet_hangs",
@@ -53,6 +68,7 @@ CLAIMS_GO_ON = frozenset(
         "gpu_replies_lost",
         "gpu_restarts",
         "gpu_unreachable",
+        "hints_lost_and_doubled",
         "kill",
         "kill_in_a_step",
         "model_paused",
@@ -88,7 +104,7 @@ class PlannedFault:
 def make_plan(seed: int, size: Size) -> list[PlannedFault]:
     """Return the faults of a seed, by time."""
     chance = random.Random(f"{seed} nemesis")
-    names = size.names or FAULTS.keys()
+    names = size.names or [name for name in FAULTS if size.runs or name not in OF_RUNS]
     kinds = [name for name in sorted(names) for _ in range(WEIGHTS.get(name, 1))]
     planned = (
         PlannedFault(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
@@ -97,7 +113,7 @@ def make_plan(seed: int, size: Size) -> list[PlannedFault]:
     return sorted(planned, key=lambda one: one.at)
 
 
-class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
+class Nemesis(CallbackFaults, StoreFaults, VersionFaults, WorkflowFaults):
     """Carries out the faults. plan: of this seed, by `make_plan`."""
 
     def __init__(self, world: World, plan: list[PlannedFault]) -> None:
@@ -147,6 +163,8 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
             world.start_sweeper()
         elif process.name.startswith("worker"):
             world.start_worker()
+        elif process.name.startswith("advancer"):
+            world.advancers.start_successor()
 
     # -- processes -------------------------------------------------------------------------------------
 
@@ -343,7 +361,17 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
 
 FAULTS: dict[str, Callable[[Nemesis], None]] = {
     name: function
-    for kind in (Operators, ClockFaults, CallbackFaults, StoreFaults, VersionFaults, Nemesis)
+    for kind in (
+        Operators,
+        ClockFaults,
+        CallbackFaults,
+        StoreFaults,
+        VersionFaults,
+        WorkflowFaults,
+        Nemesis,
+    )
     for name, function in vars(kind).items()
     if not name.startswith("_") and callable(function)
 }
+OF_RUNS = frozenset(name for name in vars(WorkflowFaults) if not name.startswith("_"))
+"""Faults that only worlds with runs of workflows have."""

@@ -17,6 +17,7 @@ from verification.simulation.nemesis import CLOCKS, Nemesis, PlannedFault, make_
 from verification.simulation.promptness import Promptness
 from verification.simulation.quotas import CHECK_SECONDS, Quotas
 from verification.simulation.size import Size
+from verification.simulation.workflow_runs import WorkflowRuns, cost_of
 from verification.simulation.world import World
 
 CHECKS_EVERY_SECONDS = 20.0
@@ -65,6 +66,7 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
 def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) -> Verdict:
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
+        runs = WorkflowRuns(world, size)
         Nemesis(world, plan)
         promptness, deliveries = Promptness(world, quotas.holds), Deliveries(world)
         broken: list[str] = []
@@ -73,19 +75,22 @@ def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) 
             _play(world, quotas, promptness, deliveries, CHECKS_EVERY_SECONDS)
             broken = judge_now(world, clients) + quotas.broken + promptness.broken + deliveries.broken
         world.heal()
+        runs.heal()
         scheduler.spawn(world.outside, quotas.lift)
         give_up = scheduler.now + DRAIN_SECONDS
-        while not broken and scheduler.now < give_up and not _is_drained(world, clients):
+        while not broken and scheduler.now < give_up and not (_is_drained(world, clients) and runs.is_over()):
             _play(world, quotas, promptness, deliveries, STEP_SECONDS)
-            broken = promptness.broken + deliveries.broken
+            runs.check()
+            broken = promptness.broken + deliveries.broken + runs.broken
         drained_at = scheduler.now
         if not broken:
             _play(world, quotas, promptness, deliveries, SETTLE_SECONDS)
-            broken = judge(world, clients, plan) + quotas.broken + promptness.broken
+            broken = judge(world, clients, plan, runs.job_count()) + quotas.broken + promptness.broken
+            broken += runs.judge()
             broken += deliveries.broken or deliveries.judge({planned.name for planned in plan})
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
-            plan, cost(world) | {"quota_holds": quotas.held},
+            plan, cost(world) | {"quota_holds": quotas.held} | cost_of(runs),
             list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip
     finally:

@@ -35,6 +35,7 @@ from jobs.ports import LimitCaches, Ports
 from jobs.reports.database_clock import read_last_database_time
 from verification.simulation import callbacks
 from verification.simulation.active_faults import ActiveFaults
+from verification.simulation.advancers import Advancers
 from verification.simulation.callbacks import CallbacksRole, CallbackWakes
 from verification.simulation.database import (
     DatabaseLink,
@@ -117,6 +118,9 @@ class World:
             server.only_here_known = self._only_server_knows
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
+        self.advancers = Advancers(
+            self.scheduler, self.active_faults, self.chance, self.outside, self._new_advancer
+        )
         self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
         self.lasting = 0
         """Faults that continue after the repair: the end is judged after them."""
@@ -145,10 +149,9 @@ class World:
         )
         self._callback_chance = random.Random(f"{seed} callbacks")
         self.receivers = Receivers(self.scheduler, self._callback_chance, self.tenants)
-        wakes = CallbackWakes(
+        self._wake_callbacks = CallbackWakes(
             self.scheduler, self.active_faults, self._callback_chance, lambda: self.callbacks
-        )
-        self._wake_callbacks = wakes.send
+        ).send
         self.database.open()
         for _ in range(WORKERS):
             self.start_worker()
@@ -212,6 +215,7 @@ class World:
             index_gate=cache(self.redis.gate),
             send_wakes=self._send_wakes,
             wake_callbacks=self._wake_callbacks,
+            wake_followers=self._hint,
             announce=self._announce,
             transport=GpuLink(self.scheduler, self.active_faults, self.servers),
             parallel_probes=1,
@@ -228,6 +232,7 @@ class World:
             *(role.process for role in self.workers),
             *(role.process for role in self.sweepers),
             self.web.process,
+            *(role.process for role in self.advancers.roles),
         ]
 
     def _after(self, process: Process, seconds: float, work: Callable[[], None]) -> None:
@@ -252,6 +257,10 @@ class World:
         """Start the web process in place of the last one."""
         process = self.process("web")
         self.web = WebRole(*self._new_role(process))
+
+    def _new_advancer(self) -> tuple[Process, Ports]:
+        process = self.process("advancer")
+        return process, self.ports(process)
 
     def _new_role(self, process: Process) -> tuple[Scheduler, Process, Ports, bool]:
         return self.scheduler, process, self.ports(process), self.versions.differ
@@ -287,6 +296,7 @@ class World:
             self.start_sweeper()
         while sum(role.process.alive and role.takes for role in self.workers) < WORKERS:
             self.start_worker()
+        self.advancers.heal()
 
     def is_calm(self) -> bool:
         """Return True if no fault disturbs the sweeps."""
@@ -383,6 +393,9 @@ class World:
             for role in self.workers:
                 if role.process.alive:
                     role.worker.nudge(job_ids)
+
+    def _hint(self, followers: Sequence[str]) -> None:
+        self.advancers.hint(followers)
 
     def _beat(self) -> None:
         while True:

@@ -31,6 +31,7 @@ from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.execution import cache, reads
 from workflows.execution.cancelling import cancel_nodes
+from workflows.execution.notices import due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
 from workflows.execution.scope import RunScope
@@ -119,14 +120,17 @@ class _Advance:
         if steps.end is not None and steps.end.state is RunState.CANCELLED and self._is_overdue():
             steps.end = RunEnd(RunState.FAILED, code=DEADLINE_EXCEEDED, detail="the run's deadline passed")
         has_written = bool(self.notices or steps.moves or self.writes.new_nodes or steps.end)
+        more = steps.end is None and (
+            steps.more or bool(self.writes.new_maps) or (may_start and self.maps.wait())
+        )
         if has_written:
-            self._write(steps)
+            self._write(steps, more)
             self._after_commit()
         if steps.cancel:
             cancel_nodes(self.run, steps.cancel, self.ports)
         if steps.end is not None or not has_written:
             return False
-        return steps.more or len(self.notices) == NOTICES or bool(self.writes.new_maps) or self.maps.wait()
+        return more or len(self.notices) == NOTICES
 
     def _is_overdue(self) -> bool:
         """Return True if the run ends because of its deadline, not because of a request."""
@@ -242,7 +246,8 @@ class _Advance:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def _write(self, steps: Steps) -> None:
+    def _write(self, steps: Steps, more: bool) -> None:
+        """more: another step is due at once; a sweep finds it if this process dies before."""
         run, writes = self.run, self.writes
         self._log(steps)
         changes: dict[str, Any] = {
@@ -264,6 +269,8 @@ class _Advance:
                 raise Overtaken
             writes.write(self.now)
             statements.delete_all(EndNotice, [notice.id for notice in self.notices])
+            if more:
+                statements.insert(due_notice(run.id, self.now))
             if steps.end is not None and self.parent_run_id is not None:
                 statements.insert(
                     new_row(

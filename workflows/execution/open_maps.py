@@ -69,9 +69,10 @@ class OpenMaps:
         return ends
 
     def wait(self) -> bool:
-        """Return True if a map has room for children that this step could not start."""
-        return self._starter.left <= 0 and any(
-            children_to_start(spec, _window(state), 1)
+        """Return True if a map has room for children that this step could not start, or that none of its
+        children's ends would start: all of them ended at once."""
+        return any(
+            (self._starter.left <= 0 or not state.running) and children_to_start(spec, _window(state), 1)
             for base, state in self.states.items()
             if (spec := self._plan.nodes[base].map) is not None
         )

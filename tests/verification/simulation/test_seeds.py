@@ -34,10 +34,18 @@ def test_no_law_is_broken(player: Player, part: int) -> None:
     assert played["cost"]["jobs"] >= each * JOBS
 
 
+@pytest.mark.parametrize("first", [1, 8, 37])
+def test_runs_of_workflows_break_no_law(player: Player, first: int) -> None:
+    """first: a seed that showed runs which waited for ever."""
+    played = player.play(2, first=first, jobs=6, faults_each=8, runs=5)
+    assert played["broken"] == []
+    assert played["cost"]["nodes_completed"] > 20
+
+
 def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
     """In another process, with another order of hashes, after any other seeds."""
     file = tmp_path / "steps.txt"
-    size = ("--jobs", "8", "--faults", "20")
+    size = ("--jobs", "8", "--faults", "20", "--runs", "2")
     done = subprocess.run(
         [sys.executable, "manage.py", "simulate", "--seed", "3", *size, "--history", str(file)],
         cwd=ROOT,
@@ -48,7 +56,7 @@ def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    steps = player.play(2, first=2, jobs=8, faults_each=20, tells=True)["steps"]
+    steps = player.play(2, first=2, jobs=8, faults_each=20, tells=True, runs=2)["steps"]
     assert steps == file.read_text().splitlines()
     assert len(steps) > 500
 
