@@ -45,6 +45,8 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
         rows = _Rows(run, plans[run.version_id])
         yield from _ended(rows, drained)
         yield from _one_job(rows)
+        if run.erase_requested_at is not None:
+            continue  # what references selected is gone
         yield from _rules(rows)
         yield from _inputs(rows)
         yield from _maps(rows)

@@ -31,6 +31,7 @@ from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.execution import cache, reads
 from workflows.execution.cancelling import cancel_nodes
+from workflows.execution.counts import RunCounts
 from workflows.execution.notices import due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
@@ -51,7 +52,9 @@ class Advancer:
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
+        self.counts = RunCounts(ports.after)
         self._plans: dict[int, Plan] = {}
+        self._names: dict[int, str] = {}
 
     def advance(self, run_id: str) -> bool:
         """Advance a run as far as one transaction can. Return True if there may be more to do at once."""
@@ -59,10 +62,28 @@ class Advancer:
         if run is None or run.state != RunState.RUNNING:
             EndNotice.objects.filter(followed_by=follower_of(run_id)).delete()
             return False
+        began = self.ports.clock.monotonic()
+        step = _Advance(run, self)
         try:
-            return _Advance(run, self).once()
+            more = step.once()
         except Overtaken:
             return True
+        if step.has_written:
+            self._count(step, self.ports.clock.monotonic() - began)
+        return more
+
+    def _count(self, step: _Advance, seconds: float) -> None:
+        self.counts.count_step(seconds, (*step.writes.ended_nodes.values(), *step.writes.new_nodes))
+        if step.end is not None:
+            took = (step.now - step.run.created_at).total_seconds()
+            self.counts.count_run(self._name_of(step.run.version_id), step.end.state.value, took)
+
+    def _name_of(self, version_id: int) -> str:
+        """Return the name of a version's workflow."""
+        if version_id not in self._names:
+            names = Version.objects.filter(id=version_id).values_list("workflow__name", flat=True)
+            self._names[version_id] = names.first() or ""
+        return self._names[version_id]
 
     def plan_of(self, version: Version) -> Plan:
         """Return the plan of a version."""
@@ -105,6 +126,8 @@ class _Advance:
             costs=self.costs,
             now=self.now,
         )
+        self.end: RunEnd | None = None
+        self.has_written = False
         self.parent_run_id: str | None = None
         if run.parent_node_id is not None:
             self.parent_run_id = reads.run_of_node.first(id=run.parent_node_id)
@@ -119,16 +142,17 @@ class _Advance:
         steps = self._decide(ended)
         if steps.end is not None and steps.end.state is RunState.CANCELLED and self._is_overdue():
             steps.end = RunEnd(RunState.FAILED, code=DEADLINE_EXCEEDED, detail="the run's deadline passed")
-        has_written = bool(self.notices or steps.moves or self.writes.new_nodes or steps.end)
+        self.end = steps.end
+        self.has_written = bool(self.notices or steps.moves or self.writes.new_nodes or steps.end)
         more = steps.end is None and (
             steps.more or bool(self.writes.new_maps) or (may_start and self.maps.wait())
         )
-        if has_written:
+        if self.has_written:
             self._write(steps, more)
             self._after_commit()
         if steps.cancel:
             cancel_nodes(self.run, steps.cancel, self.ports)
-        if steps.end is not None or not has_written:
+        if steps.end is not None or not self.has_written:
             return False
         return more or len(self.notices) == NOTICES
 

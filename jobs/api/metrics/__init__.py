@@ -1,5 +1,5 @@
-"""The view of /metrics in Prometheus' text format; `work` and `fleet` yield the metrics,
-docs/reference/metrics.md lists them.
+"""The view of /metrics in Prometheus' text format; `work`, `fleet` and the functions that
+`settings.DISPATCHER_METRICS` names yield the metrics, docs/reference/metrics.md lists them.
 
 Values are computed at each scrape, so that all processes report the same; events without a row are counted in
 `jobs.reports.counters`. Finished jobs are never counted row by row, so a scrape costs the same at a million
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse
+from django.utils.module_loading import import_string
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -83,6 +84,8 @@ class DispatcherCollector(Collector):
                 *work.collect_upkeep(now),
                 fleet.circuits(ports),
             ]
+            for path in settings.DISPATCHER_METRICS:
+                found += import_string(path)(now, name_tenants=self._name_tenants)
             pools, pinned = fleet.pools(ports), fleet.pinned()
             up.add_metric(["database"], 1)
         except (DatabaseError, InterfaceError):
