@@ -183,9 +183,9 @@ class DispatcherSettings:
     max_push_bytes: int = 32 * 1024 * 1024
     """The largest result that a GPU server may push, or its model's `max_response_bytes` if that is less."""
     pushes_per_attempt: int = 100
-    """Pushes accepted for one attempt; further ones get 429."""
+    """Pushes read for one attempt; then one in ten seconds is, and the others get 429."""
     push_bytes_per_attempt: int = 64 * 1024 * 1024
-    """Bytes of all pushes for one attempt."""
+    """Bytes of all pushes for one attempt; then one push in ten seconds is read."""
     model_user: str = ""
     """On a GPU machine: the user that a pinned worker started by root runs models as; `--model-user`
     overrides it. Empty: the worker's own."""

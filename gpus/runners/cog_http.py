@@ -267,5 +267,5 @@ def _body(run: RunRequest) -> bytes:
     body: dict[str, Any] = {"input": run.payload["input"] if wrapped else run.payload}
     if run.push_url:
         body["webhook"] = f"{run.push_url}?token={quote(run.push_token, safe='')}"
-        body["webhook_events_filter"] = ["completed"]
+        body["webhook_events_filter"] = ["logs", "completed"]
     return json.dumps(body, separators=(",", ":")).encode()

@@ -20,6 +20,7 @@ from foundation.database.statements import value
 from foundation.ids import made_at
 from gpus.protocol import ModelSpec
 from gpus.runners.http_runner import DONE, FAILED
+from gpus.runners.log_tail import MAX_CHARS
 from jobs.domain.errors import AttemptOver, TooManyPushes
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Attempt, Job, PushedResult
@@ -27,7 +28,9 @@ from jobs.ports import Ports
 
 PUSH_TOKEN = "push"
 """Purpose of the signed attempt id (`foundation.secrets.signed`) that a push has to carry."""
-RETRY_AFTER_SECONDS = 60.0
+PAUSE_SECONDS = 10.0
+"""Beyond the limits of an attempt's pushes one in this time is read, so that a server which sent many log
+lines can deliver its result."""
 _job = statements.Read(
     lambda: Job.objects.filter(id=value(Job, "id")).values("model", "pool", "max_run_seconds", "state")
 )
@@ -38,7 +41,7 @@ _pushed = statements.Read(
     lambda: (
         PushedResult.objects.filter(attempt_id=value(PushedResult, "attempt_id"))
         .annotate(status=KeyTextTransform("status", "body"))
-        .values("pushes", "pushed_bytes", "status")
+        .values("pushes", "pushed_bytes", "received_at", "status")
     )
 )
 pushed_body = statements.Read(
@@ -79,14 +82,14 @@ def admit_push(job_id: str, attempt_id: str, ports: Ports) -> Admitted | None:
     if is_over:
         raise AttemptOver
     if pushed is not None:
-        _check_count(pushed["pushes"], pushed["pushed_bytes"])
+        _check_count(pushed, ports.clock.now())
     return Admitted(max_bytes)
 
 
-def count_push(attempt_id: str, size: int) -> None:
+def count_push(attempt_id: str, size: int, now: datetime) -> None:
     """Add a push that was read to the attempt's counts. size: of its body, bytes."""
     PushedResult.objects.filter(attempt_id=attempt_id).update(
-        pushes=F("pushes") + 1, pushed_bytes=F("pushed_bytes") + size
+        pushes=F("pushes") + 1, pushed_bytes=F("pushed_bytes") + size, received_at=now
     )
 
 
@@ -116,37 +119,57 @@ def _is_over(
     return now - began > timedelta(seconds=longest + spare)
 
 
-def _check_count(pushes: int, size: int) -> None:
+def _check_count(pushed: dict[str, Any], now: datetime) -> None:
     knobs = settings.DISPATCHER
+    rest = PAUSE_SECONDS - (now - pushed["received_at"]).total_seconds()
+    if rest <= 0:
+        return
     for number, most, unit in (
-        (pushes, knobs.pushes_per_attempt, "pushes"),
-        (size, knobs.push_bytes_per_attempt, "bytes of pushes"),
+        (pushed["pushes"], knobs.pushes_per_attempt, "pushes"),
+        (pushed["pushed_bytes"], knobs.push_bytes_per_attempt, "bytes of pushes"),
     ):
         if number >= most:
-            why = f"{number} {unit} of this attempt were read, the most are {most}."
-            raise TooManyPushes(why, retry_after_seconds=RETRY_AFTER_SECONDS)
+            why = f"{number} {unit} of this attempt were read, of {most}; then one in {PAUSE_SECONDS:g} s."
+            raise TooManyPushes(why, retry_after_seconds=max(1.0, rest))
+
+
+def _latest_logs(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a push that does not end its run: the end of its log."""
+    kept = {name: body[name] for name in ("status", "logs", "logs_offset") if name in body}
+    logs, offset = kept.get("logs"), kept.get("logs_offset", 0)
+    if isinstance(logs, str) and isinstance(offset, int) and len(logs) > MAX_CHARS:
+        kept |= {"logs": logs[-MAX_CHARS:], "logs_offset": offset + len(logs) - MAX_CHARS}
+    return kept
 
 
 def accept_push(job_id: str, attempt_id: str, body: Mapping[str, Any], size: int, *, ports: Ports) -> None:
     """Store an admitted push (`admit_push`); it is durable when this returns.
 
-    The first final push of an attempt is kept. Only the worker that runs the attempt ends it.
+    The first final push of an attempt is kept, and before it the latest log lines. Only the worker that runs
+    the attempt ends it.
     size: of the body as sent, bytes.
     """
+    now = ports.clock.now()
+    kept = dict(body) if is_final(body.get("status")) else _latest_logs(body)
     pushed = PushedResult(
         attempt_id=attempt_id,
         job_id=job_id,
-        body=dict(body),
-        received_at=ports.clock.now(),
+        body=kept,
+        received_at=now,
         pushes=1,
         pushed_bytes=size,
     )
     with transaction.atomic():
         is_first = statements.insert(pushed, ignore_conflicts=True)
     if not is_first:
-        count_push(attempt_id, size)
-        if is_final(body.get("status")) and not is_final(
-            (pushed_body.first(attempt_id=attempt_id) or {}).get("status")
-        ):
-            PushedResult.objects.filter(attempt_id=attempt_id).update(body=dict(body))
+        count_push(attempt_id, size, now)
+        _keep_latest(attempt_id, kept)
     ports.announce([job_id])
+
+
+def _keep_latest(attempt_id: str, body: dict[str, Any]) -> None:
+    """Replace the stored push, unless it is final: log lines that arrive late must not replace a result."""
+    with transaction.atomic():
+        stored = PushedResult.objects.select_for_update().filter(attempt_id=attempt_id).first()
+        if stored is not None and not is_final(stored.body.get("status")):
+            PushedResult.objects.filter(attempt_id=attempt_id).update(body=body)

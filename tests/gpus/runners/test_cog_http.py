@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from foundation.log_lines import LogPart
 from gpus.errors import BadInput, GpuBusy, GpuError, RunFailed, ServerFailed
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
@@ -43,7 +44,7 @@ def test_a_prediction_is_put_under_the_attempt_id_with_its_webhook(cog: CogServe
     assert cog.bodies[0] == {
         "input": {"prompt": "x"},
         "webhook": "http://dispatcher/callback/j?token=a%20b",
-        "webhook_events_filter": ["completed"],
+        "webhook_events_filter": ["logs", "completed"],
     }
 
 
@@ -94,6 +95,24 @@ def test_webhook_bodies_are_read(cog: CogServer) -> None:
         {"output": "picture", "logs": "loading\n"}, {"predict_time": 0.5}
     )
     assert isinstance(runner.read_pushed(request, {"status": "processing"}), StillRunning)
+
+
+def test_webhooks_of_a_running_prediction_bring_its_log(cog: CogServer) -> None:
+    cog.webhooks = False
+    parts: list[LogPart] = []
+    request = request_to(cog, report=lambda kind, part: parts.append(part))
+    runner = runner_for(SPEC)
+    for logs, status in (
+        ("a\n", "processing"),
+        ("a\nb\nhalf", "processing"),
+        ("a\nb\nhalf a line\n", "succeeded"),
+    ):
+        runner.read_pushed(request, {"status": status, "output": 1, "logs": logs})
+    assert [[line.text for line in part.lines] for part in parts] == [["a"], ["b"], ["half a line"]]
+
+
+def test_failed_predictions_are_read(cog: CogServer) -> None:
+    request, runner = request_to(cog), runner_for(SPEC)
     for status in ("failed", "canceled"):
         with pytest.raises(RunFailed):
             runner.read_pushed(request, {"status": status, "error": "boom"})

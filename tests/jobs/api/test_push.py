@@ -10,7 +10,8 @@ from rest_framework.test import APIClient
 from foundation.ids import new_id
 from foundation.secrets import signed
 from gpus.models import ModelConfig
-from jobs.execution.pushed_results import PUSH_TOKEN
+from jobs import ports
+from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from jobs.models import Attempt, Job, PushedResult
 from jobs.reports import counters
 from tests.support.factories import make_job, make_running
@@ -147,9 +148,26 @@ def test_pushes_of_one_attempt_are_limited(
         assert push(anonymous, job, attempt, GOES_ON).status_code == 200  # 23 bytes each
     refused = push(anonymous, job, attempt)
     problem(refused, 429, "too_many_pushes")
-    assert refused.headers["Retry-After"] == "60"
+    assert refused.headers["Retry-After"] == "10"
     assert PushedResult.objects.get().pushes == 3
     assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "too_many_pushes", 1)]
+    PushedResult.objects.update(received_at=timezone.now() - timedelta(seconds=10))
+    assert push(anonymous, job, attempt).status_code == 200, (
+        "a server that sent many lines delivers its result"
+    )
+    assert PushedResult.objects.get().body == BODY
+
+
+def test_the_latest_log_is_kept_until_the_result(anonymous: APIClient, job: Job, attempt: str) -> None:
+    for logs in ("a", "b" * 300_000):
+        push(anonymous, job, attempt, {"status": "processing", "input": {"prompt": "x"}, "logs": logs})
+        kept = PushedResult.objects.get().body
+        assert kept["logs"] == logs[-262_144:]
+        assert kept.get("logs_offset", 0) == max(0, len(logs) - 262_144)
+        assert "input" not in kept
+    push(anonymous, job, attempt)
+    accept_push(job.id, attempt, {"status": "processing", "logs": "late"}, 9, ports=ports.production_ports())
+    assert PushedResult.objects.get().body == BODY, "a line that comes late replaces no result"
 
 
 def test_a_refusal_is_counted_without_a_write_for_each(
