@@ -44,7 +44,7 @@ _named = statements.Read(
 _ends = statements.Read(
     lambda: Event.objects.filter(type__in=sorted(_FINAL_EVENTS)).values_list("job_id", flat=True)
 )
-_rounds = statements.Read(lambda: Callback.objects.values_list("job_id", "round"))
+_rounds = statements.Read(lambda: Callback.objects.exclude(job=None).values_list("job_id", "round"))
 _jobs = statements.Read(
     lambda: Job.objects.values_list(
         "id", "state", "finished_at", "round", "callback_url", "refusals_folded", "event_seq"

@@ -18,9 +18,10 @@ from foundation.database.connections import write_lock
 from gpus.registry.audit import record
 from jobs.domain.errors import JobNotOver
 from jobs.models import Job
-from jobs.operations.erase import ERASED, erase_job_data, erased, is_erased
+from jobs.operations.erase import ERASED, body_without_data, erase_job_data, erased, is_erased
 from jobs.ports import Ports
 from workflows.domain.errors import RunNotOver
+from workflows.execution.callbacks import callbacks_of
 from workflows.models import MapChunk, Node, Run, RunEvent, Wait
 
 JOBS_AT_ONCE = 100
@@ -83,6 +84,9 @@ def _erase_rows(run: Run, now: datetime) -> None:
         run.output = erased(run.output, now)
     run.error_message, run.erase_requested_at = "", run.erase_requested_at or now
     run.save(update_fields=["inputs", "output", "error_message", "erase_requested_at"])
+    for callback in callbacks_of(run):
+        callback.body = body_without_data(callback.body)
+        callback.save(update_fields=["body"])
     nodes = Node.objects.filter(run=run)
     nodes.update(settings={}, detail="", cache_key=None)
     nodes.exclude(output=None).update(output=mark)

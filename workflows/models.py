@@ -70,7 +70,8 @@ class Run(models.Model):
     by each restart. place_us: place in the queue that all its jobs get, microseconds since the epoch.
     parent_node: of a sub-workflow. erase_requested_at: its own data was erased then; erased_up_to: id of the
     last node whose job's was; erased_at: all is. idempotency_key, fingerprint: of the request that started
-    it. event_seq: number of the last event.
+    it. event_seq: number of the last event. callback_url: gets a callback at the end of each round; empty:
+    none.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -92,6 +93,7 @@ class Run(models.Model):
         default=5, validators=[MinValueValidator(1), MaxValueValidator(9)]
     )
     tags = models.JSONField(default=list, blank=True)
+    callback_url = models.CharField(max_length=2000, blank=True, default="", db_default="")
     place_us = models.BigIntegerField()
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)

@@ -14,6 +14,7 @@ from django.db import IntegrityError, transaction
 
 from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
+from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
 from jobs.ports import Ports
@@ -132,12 +133,14 @@ def start_run(
     priority: int = 5,
     deadline_seconds: float | None = None,
     tags: Collection[str] = (),
+    callback_url: str | None = None,
     key: RunKey | None = None,
 ) -> StartedRun:
     """Start a run of a version, by default the newest.
 
-    inputs: JSON that matches the version's schema. The tenant's limits apply to the run as a whole: its jobs
-    need no further tokens or places. Raises Refused.
+    inputs: JSON that matches the version's schema. callback_url: gets a signed callback at the end of each
+    round. The tenant's limits apply to the run as a whole: its jobs need no further tokens or places. Raises
+    Refused.
     """
     if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
         return earlier
@@ -146,6 +149,8 @@ def start_run(
         raise UnknownWorkflow
     if refused := quota_refusal(tenant_id, ports.clock.now(), ports):
         raise refused
+    if callback_url:
+        check_callback_url(callback_url, refused_origins(ports.registry))
     plan = read_definition(version.spec)
     check_inputs(plan.inputs, inputs, ports)
     unfinished = Run.objects.filter(tenant_id=tenant_id, finished_at=None, depth=0)
@@ -159,6 +164,7 @@ def start_run(
     now = ports.clock.now()
     run = new_run(version, plan, inputs, now=now)
     run.priority, run.tags = priority, list(dict.fromkeys(tags))
+    run.callback_url = callback_url or ""
     if deadline_seconds is not None:
         run.deadline_at = now + timedelta(seconds=deadline_seconds)
     if key is not None:
@@ -205,6 +211,7 @@ def cancel_run(run_id: str, *, ports: Ports) -> None:
         raise RunFinished
     cancel_sub_runs(run_id, now)
     ports.wake_followers([follower_of(run_id)])
+    ports.announce([run_id])
 
 
 def pause_run(run_id: str, *, ports: Ports) -> None:

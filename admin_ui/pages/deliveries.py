@@ -22,7 +22,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from admin_ui.actions.operations import MAX_AT_ONCE, actor, back_to, for_each
 from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyInline, without_bodies
 from admin_ui.parts.filters import MessageCreatedFilter
-from admin_ui.parts.formatting import CALLBACK_LABELS, badge, job_link, json_block
+from admin_ui.parts.formatting import CALLBACK_LABELS, badge, follower_link, job_link, json_block
 from admin_ui.parts.typed_decorators import column, operation
 from jobs import ports
 from jobs.callbacks.deliver import replay, send_sample
@@ -162,9 +162,9 @@ class CallbackPages(SamplePage):
     def state_label(self, callback: Callback) -> SafeString:
         return badge(callback.state, CALLBACK_LABELS)
 
-    @column("job")
+    @column("job or run")
     def job_page(self, callback: Callback) -> SafeString | str:
-        return job_link(callback.job_id)
+        return follower_link(callback.subject) if callback.subject else job_link(callback.job_id or "")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return without_bodies(request, super().get_fields(request, obj))

@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyAdmin, sees_payloads
-from admin_ui.parts.formatting import badge, job_link, json_block, span
+from admin_ui.parts.formatting import badge, follower_link, job_link, json_block, run_link, span
 from admin_ui.parts.typed_decorators import column
 from jobs.models import EndNotice
 from workflows.models import MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
@@ -24,13 +24,6 @@ STATE_LABELS = {
     "cancelled": "warning",
 }
 """Colours of the states of runs and nodes; the others are grey."""
-
-
-def run_link(run_id: str | None) -> SafeString | str:
-    """Return a link to a run's page."""
-    if not run_id:
-        return "—"
-    return format_html('<a href="{}">{}</a>', reverse("admin:workflows_run_change", args=[run_id]), run_id)
 
 
 @admin.register(Workflow)
@@ -233,5 +226,4 @@ class EndNoticePages(HistoryAdmin):
 
     @column("followed by")
     def follower(self, notice: EndNotice) -> SafeString | str:
-        kind, _, run_id = notice.followed_by.partition(":")
-        return run_link(run_id) if kind == "run" else notice.followed_by
+        return follower_link(notice.followed_by)

@@ -162,3 +162,17 @@ def job_link(job_id: str) -> SafeString | str:
     return format_html(
         '<a href="{}" class="mono">{}</a>', reverse("admin:jobs_job_change", args=[job_id]), job_id
     )
+
+
+def run_link(run_id: str | None) -> SafeString | str:
+    """Return a link to the page of a workflow run. It needs only the id, so no query."""
+    if not run_id:
+        return "–"
+    page = reverse("admin:workflows_run_change", args=[run_id])
+    return format_html('<a href="{}" class="mono">{}</a>', page, run_id)
+
+
+def follower_link(name: str | None) -> SafeString | str:
+    """Return a link to the follower of a job (`Job.followed_by`), or to the subject of a callback."""
+    kind, _, run_id = (name or "").partition(":")
+    return run_link(run_id) if kind == "run" else name or "–"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes
 
@@ -49,7 +49,7 @@ from jobs.events.handover import (
     WaitFor,
 )
 from jobs.events.hub import EventHub
-from jobs.events.stream import Message, Receive, Send, stream_events, stream_pulse, until_disconnect
+from jobs.events.stream import Message, Receive, Send, Source, stream_events, stream_pulse, until_disconnect
 from jobs.submission.request import Outcome, outcome_of_state
 
 LIVEZ = "/livez"
@@ -84,7 +84,8 @@ class AsgiGateway:
     site: Django as an ASGI application in threads. make_hub: called once, on the event loop. begin: called at
     the server's start; returns the function to call at its stop. streams_per_reader: most event streams of
     one key or user. body_bytes: memory for bodies that are still arriving. artifact_bytes: answers requests
-    for the bytes of artifacts, whose bodies are not received whole; None: the site does.
+    for the bytes of artifacts, whose bodies are not received whole; None: the site does. sources: of event
+    streams of other kinds than jobs (`Follow.kind`).
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class AsgiGateway:
         body_bytes: int = 96 * 1024 * 1024,
         *,
         artifact_bytes: Application | None = None,
+        sources: Mapping[str, Source] | None = None,
     ) -> None:
+        self._sources = sources or {}
         self._site = site
         self._artifact_bytes = artifact_bytes
         self._make_hub = make_hub
@@ -227,7 +230,8 @@ class AsgiGateway:
             return
         self._streams[follow.reader] += 1
         try:
-            await stream_events(self.hub, follow, body.receive, send, may_follow=may_follow)
+            source = None if follow.kind == "job" else self._sources[follow.kind]
+            await stream_events(self.hub, follow, body.receive, send, may_follow=may_follow, source=source)
         finally:
             self._streams[follow.reader] -= 1
             self._streams += Counter()  # drops readers without a stream

@@ -169,7 +169,7 @@ class JobEvents(JobView):
     def get(self, request: Request, job_id: str) -> HttpResponse:
         allow_only(request, ("last_event_id",))
         job_id = require_visible(request, job_id)
-        after = _last_event_id(request)
+        after = int(last_event_id(request, _EVENT_ID, "Must be the id of an event, up to 9 digits."))
         reader = principal_of(request)
         with_output, in_full = may_see_payloads(reader), may_see_details(reader)
         streams = shown_streams(reader, settings.DISPATCHER.tenant_logs)
@@ -217,17 +217,19 @@ class CancelJob(JobView):
         return Response(body, status=202)
 
 
-def _last_event_id(request: Request) -> int:
+def last_event_id(request: Request, pattern: re.Pattern[str], rule: str) -> str:
+    """Return the id after which a stream goes on, from the header or the query; "0" without one.
+
+    pattern: of an id. rule: says it in words. Raises Problem 400.
+    """
     header = request.headers.get("Last-Event-ID")
     text = header if header is not None else request.query_params.get("last_event_id", "0")
-    if not _EVENT_ID.match(text):
+    if not pattern.match(text):
         place = "query" if header is None else "header"
         name = "last_event_id" if header is None else "Last-Event-ID"
-        error = FieldError(
-            f"/{name}", "invalid_parameter", "Must be the id of an event, up to 9 digits.", place=place
-        )
+        error = FieldError(f"/{name}", "invalid_parameter", rule, place=place)
         raise Problem(400, "invalid_parameter", f"{name}: {error.detail}", errors=[error])
-    return int(text)
+    return text
 
 
 class ExplainJob(JobView):

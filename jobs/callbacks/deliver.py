@@ -23,7 +23,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
-from django.db.models.functions import Length
+from django.db.models.functions import Coalesce, Length
 
 from foundation.database import statements
 from foundation.database.connections import one_round_trip
@@ -36,7 +36,7 @@ from jobs.callbacks.guard import check_callback_url, receiver_of, refused_origin
 from jobs.callbacks.message import secrets_are_readable, signing_secrets
 from jobs.callbacks.pick import CLOSED, Circuit, Queue
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
-from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
+from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
 
 DELIVERED, GONE, GAVE_UP, FAILED = "delivered", "gone", "gave_up", "failed"
 LEASE_MARGIN_SECONDS = 45.0
@@ -99,7 +99,7 @@ class Taken:
     """
 
     id: str
-    job_id: str
+    job_id: str | None
     url: str
     body: str
     size: int
@@ -187,7 +187,7 @@ def waiting_for_secret(now: datetime) -> list[str]:
     lines = CallbackTry.objects.filter(
         callback__state=Callback.State.PENDING, error=SECRET_UNREADABLE, at__gte=since
     )
-    name = "callback__job__tenant__name"
+    name = "callback__tenant__name"
     return list(lines.order_by(name).values_list(name, flat=True).distinct())
 
 
@@ -237,7 +237,9 @@ def replay(callback_id: str, *, now: datetime, by: str) -> bool:
 def _due(ids: Sequence[Any]) -> QuerySet[Any, Any]:
     """Select those of these messages that are due, locked, with their tenant, log and circuit, which are not
     locked."""
-    tenant = Tenant.objects.filter(jobs__id=OuterRef("job_id"))
+    # rows of older versions have no tenant until the callbacks worker fills it in
+    of_job = Job.objects.filter(id=OuterRef(OuterRef("job_id"))).values("tenant_id")
+    tenant = Tenant.objects.filter(id=Coalesce(OuterRef("tenant_id"), Subquery(of_job)))
     tries = CallbackTry.objects.filter(callback=OuterRef("pk")).order_by()
     circuit = ReceiverCircuit.objects.filter(tenant_id=OuterRef("tenant_id"), receiver=OuterRef("receiver"))
     due = Callback.objects.select_for_update(skip_locked=True).filter(

@@ -35,18 +35,44 @@ def callback_for(job: Job, *, now: datetime) -> Callback | None:
     """
     if not job.callback_url:
         return None
+    message_id = f"msg_{new_id(now.timestamp())}"
+    return _new(
+        job.callback_url,
+        _body(job),
+        now,
+        id=message_id,
+        tenant_id=job.tenant_id,
+        round=job.round,
+        job_id=job.id,
+    )
+
+
+def callback_of(subject: str, round: int, *, url: str, body: Any, tenant_id: int, now: datetime) -> Callback:
+    """Make the outbox row of something that is no job, due at once.
+
+    subject: as in `Callback`. body: a JSON value. The row's id is that of `subject_message_id`, so a second
+    one for the same round violates the primary key.
+    """
+    text = json_text.dumps(body, sort_keys=True)
+    message_id = subject_message_id(subject, round)
+    return _new(url, text, now, id=message_id, tenant_id=tenant_id, round=round, subject=subject)
+
+
+def subject_message_id(subject: str, round: int) -> str:
+    """Return the `webhook-id` of the callback of a subject's round."""
+    return f"msg_{subject.partition(':')[2]}_{round}"
+
+
+def _new(url: str, body: str, now: datetime, **of: Any) -> Callback:
     return new_row(
         Callback,
-        id=f"msg_{new_id(now.timestamp())}",
-        job_id=job.id,
-        round=job.round,
-        tenant_id=job.tenant_id,
-        receiver=receiver_of(job.callback_url),
-        url=job.callback_url,
-        body=_body(job),
+        receiver=receiver_of(url),
+        url=url,
+        body=body,
         state=Callback.State.PENDING,
         next_at=now,
         created_at=now,
+        **of,
     )
 
 

@@ -50,7 +50,8 @@ class FollowLog:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Stream the job's events after number `after`. with_output: the reader may see results. in_full: the
+    """Stream the job's events after number `after`. kind: run for those of a workflow run of this id, after
+    `place`, which its reader understands. with_output: the reader may see results. in_full: the
     reader may see details for operators. reader: key or user whose streams are counted together. streams: of
     log lines that the reader may see. log: stream log lines instead of events."""
 
@@ -61,6 +62,8 @@ class Follow:
     reader: str
     streams: frozenset[str] = frozenset()
     log: FollowLog | None = None
+    kind: str = "job"
+    place: str = ""
 
     def as_header(self) -> str:
         fields = {**asdict(self), "streams": sorted(self.streams)}

@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -34,6 +35,7 @@ from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.models import Event, Job
 
 log = structlog.get_logger()
+Read = TypeVar("Read")
 
 OUTPUT_EVENTS = frozenset({"partial"})
 """Types of events that contain a part of a result."""
@@ -58,13 +60,21 @@ class SeenEvent:
     type: str
     data: Mapping[str, Any]
 
+    @property
+    def sse_id(self) -> str:
+        """The id with which a reader continues after this event."""
+        return str(self.seq)
+
     def as_sse(self, *, with_output: bool, in_full: bool, streams: frozenset[str] = frozenset()) -> bytes:
         """Return the event in the format of a `text/event-stream`. with_output: the reader may see results.
         in_full: the reader may see details for operators (`jobs.domain.access`). streams: of log lines that
         the reader may see."""
         shown = shown_event(self.data, in_full=in_full, streams=streams)
-        data = json.dumps(shown_data(self.type, shown, with_output=with_output))
-        return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()
+        return self.written(self.type, shown_data(self.type, shown, with_output=with_output))
+
+    def written(self, kind: str, data: Mapping[str, Any]) -> bytes:
+        """Return the event with this type and data, as they are."""
+        return f"id: {self.sse_id}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +139,22 @@ def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
     }
 
 
-def done_event(job_id: str, status: str) -> bytes:
+def done_event(job_id: str, status: str, *, kind: str = "job") -> bytes:
     """Return the last event of a stream. It has no id, so that a reconnecting client keeps that of the last
-    real event."""
-    data = json.dumps({"job_id": job_id, "status": status})
+    real event. kind: as in `Follow`."""
+    data = json.dumps({f"{kind}_id": job_id, "status": status})
     return f"event: done\ndata: {data}\n\n".encode()
+
+
+def _closing(call: Callable[[], Read]) -> Callable[[], Read]:
+    def read() -> Read:
+        close_old_connections()
+        try:
+            return call()
+        finally:
+            close_old_connections()
+
+    return read
 
 
 def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent]) -> NewEvents:
@@ -266,6 +287,10 @@ class EventHub:
         finally:
             self._pulses.discard(pulse)
 
+    async def read(self, call: Callable[[], Read]) -> Read:
+        """Call a function that reads the database, in the hub's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _closing(call))
+
     async def wait_until_over(self, job_id: str, seconds: float) -> bool:
         """Return True once the job has ended or was deleted; False after `seconds`."""
         with suppress(TimeoutError):
@@ -345,7 +370,6 @@ class EventHub:
             self._mark_dirty()
 
     async def _deliver(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._some_dirty.wait()
             self._some_dirty.clear()
@@ -359,7 +383,7 @@ class EventHub:
             for start in range(0, len(ids), _CHUNK):
                 chunk = {job_id: cursors[job_id] for job_id in ids[start : start + _CHUNK]}
                 try:
-                    news = await loop.run_in_executor(self._thread, self._read_and_close, chunk)
+                    news = await self.read(partial(self._read, chunk))
                 except Exception as error:  # the database is unavailable: the next poll reads again
                     log.warning("events_not_read", jobs=len(chunk), error=str(error).strip())
                     continue
@@ -368,13 +392,6 @@ class EventHub:
                     self._distribute(job_id, after, found)
                     if found is not None and found.has_more:
                         self._mark_dirty([job_id])
-
-    def _read_and_close(self, cursors: Mapping[str, int]) -> dict[str, NewEvents]:
-        close_old_connections()
-        try:
-            return self._read(cursors)
-        finally:
-            close_old_connections()
 
     def _distribute(self, job_id: str, read_after: int, news: NewEvents | None) -> None:
         """Put the events into the queues of the job's listeners. read_after: cursor of the read."""

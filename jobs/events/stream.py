@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from jobs.events.handover import Follow
-from jobs.events.hub import EventHub, SeenEvent, done_event
+from jobs.events.hub import EventHub, NewEvents, SeenEvent, done_event
 from jobs.events.log_lines import LOG_EVENT, Cursor, LogChoice, as_json_lines, as_text
 
 Message = MutableMapping[str, Any]
@@ -59,7 +60,7 @@ class EventFormat:
 
     def done(self, job_id: str, status: str) -> bytes:
         """Return the end of the stream."""
-        return done_event(job_id, status)
+        return done_event(job_id, status, kind=self._follow.kind)
 
 
 class LogFormat:
@@ -100,12 +101,30 @@ def log_headers(*, is_json: bool) -> list[tuple[bytes, bytes]]:
     ]
 
 
+class Watched(Protocol):
+    """What a stream reads: a job (`jobs.events.hub.Watch`), or a source of another kind."""
+
+    async def events(self) -> NewEvents | None:
+        """Wait for new events; None if what is followed was deleted."""
+
+
+Source = Callable[[EventHub, Follow], AbstractAsyncContextManager[Watched]]
+"""Opens what a stream of one kind reads."""
+
+
 async def stream_events(
-    hub: EventHub, follow: Follow, receive: Receive, send: Send, *, may_follow: Callable[[], Awaitable[bool]]
+    hub: EventHub,
+    follow: Follow,
+    receive: Receive,
+    send: Send,
+    *,
+    may_follow: Callable[[], Awaitable[bool]],
+    source: Source | None = None,
 ) -> None:
     """Send the past and new events of a job, then `done` when its current round ends; or its log lines.
 
-    may_follow: returns False once the reader may not follow any more; the stream then ends without `done`.
+    source: opens what is followed; None: the job. may_follow: returns False once the reader may not follow
+    any more; the stream then ends without `done`.
     """
     form = LogFormat(follow) if follow.log is not None else EventFormat(follow)
     await send({"type": "http.response.start", "status": 200, "headers": form.headers})
@@ -114,7 +133,8 @@ async def stream_events(
     now = asyncio.get_running_loop().time
     check_at = now() + CHECK_SECONDS
     try:
-        async with hub.watch(follow.job_id, form.after) as watch:
+        opened = hub.watch(follow.job_id, form.after) if source is None else source(hub, follow)
+        async with opened as watch:
             while True:
                 next_events = asyncio.ensure_future(watch.events())
                 await asyncio.wait(

@@ -9,8 +9,11 @@ MAX_RECEIVER_LENGTH = 300
 
 
 class Callback(models.Model):
-    """Outbox message: one per finished round of a job, written in the transaction that ends the round.
+    """Outbox message: one per finished round of a job, or of something else that ends, written in the
+    transaction that ends the round.
 
+    job: None where `subject` names what ended, such as run:ID (see `Job.followed_by`);
+    its id is then made from subject and round, so there is one of each round.
     id: the `webhook-id`. body: fixed at the end of the round. tenant, receiver: queue of the message; empty
     in rows of older versions until the callbacks worker fills them in. next_at: due time, or the end of the
     lease of a try in progress. sending_until: end of that lease; None without a try in progress.
@@ -23,7 +26,8 @@ class Callback(models.Model):
         GONE = "gone", "stopped by 410"
 
     id = models.CharField(max_length=40, primary_key=True, editable=False)
-    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="callbacks")
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="callbacks", null=True)
+    subject = models.CharField(max_length=80, null=True, blank=True, default=None, editable=False)
     tenant = models.ForeignKey(
         "jobs.Tenant", on_delete=models.DO_NOTHING, null=True, editable=False, related_name="+",
         db_constraint=False, db_index=False,

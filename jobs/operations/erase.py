@@ -60,7 +60,7 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
             event.data = _without_texts(event.data)
             event.save(update_fields=["data"])
         for callback in Callback.objects.filter(job_id=job_id).iterator():
-            callback.body = _without_data(callback.body)
+            callback.body = body_without_data(callback.body)
             callback.save(update_fields=["body"])
         uses = ArtifactUse.objects.filter(job=job_id)
         artifacts = list(uses.values_list("artifact_id", flat=True))
@@ -92,12 +92,13 @@ def _without_texts(data: dict[str, Any]) -> dict[str, Any]:
     return kept | {"error": {"code": _code(kept["error"]), "message": ""}} if "error" in kept else kept
 
 
-def _without_data(body: str) -> str:
-    """Return a callback's body without what the job made or was given."""
+def body_without_data(body: str) -> str:
+    """Return a callback's body without what the job or run made or was given."""
     fields = json.loads(body)
-    fields["metadata"] = {}
-    if "result" in fields:
-        fields["result"] = None
+    if "metadata" in fields:
+        fields["metadata"] = {}
+    for name in {"result", "output"} & fields.keys():
+        fields[name] = None
     if "error" in fields:
         fields["error"] = {"code": _code(fields["error"]), "message": ""}
     return json_text.dumps(fields, sort_keys=True)

@@ -198,7 +198,7 @@ class State:
         """Return the number of undelivered callbacks, and when the last one is due (Unix seconds)."""
         with _unless_away():
             pending = Callback.objects.filter(
-                state=Callback.State.PENDING, job__tenant__in=self.tenants.values()
+                state=Callback.State.PENDING, tenant__in=self.tenants.values()
             ).values_list("next_at", flat=True)
             return len(pending), max((at.timestamp() for at in pending if at), default=0.0)
         return None

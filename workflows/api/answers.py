@@ -42,6 +42,7 @@ class RunError(TypedDict):
 class RunUrls(TypedDict):
     self: str
     nodes: str
+    events: str
     cancel: str
 
 

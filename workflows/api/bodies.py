@@ -8,6 +8,7 @@ from pydantic import Field
 
 from foundation.http_api.json_body import Body, Items, about
 from foundation.ids import ID_LENGTH
+from jobs.callbacks.guard import MAX_URL_LENGTH
 from jobs.submission.request import DEFAULT_PRIORITY, MAX_TAG_LENGTH, MAX_TAGS, Priority
 from workflows.definition.body import MAX_SECONDS, NodeName
 
@@ -26,6 +27,10 @@ class StartRun(Body):
         Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]
         | None,
         about("Of the run and of all its jobs."),
+    ] = None
+    callback_url: Annotated[
+        Annotated[str, Field(max_length=MAX_URL_LENGTH)] | None,
+        about("Is sent a signed POST (Standard Webhooks) at the end of each round of the run."),
     ] = None
 
 

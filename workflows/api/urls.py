@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
+from .event_view import RunEvents
 from .views import (
     AnswerWait,
     CancelRun,
@@ -28,6 +29,7 @@ workflow_urls: list[URLPattern] = [
     path("runs/<str:run_id>", RunDetail.as_view()),
     path("runs/<str:run_id>/nodes", RunNodes.as_view()),
     path("runs/<str:run_id>/data", EraseRunData.as_view()),
+    path("runs/<str:run_id>/events", RunEvents.as_view()),
     path("runs/<str:run_id>/cancel", CancelRun.as_view()),
     path("runs/<str:run_id>/pause", PauseRun.as_view()),
     path("runs/<str:run_id>/resume", ResumeRun.as_view()),

@@ -28,7 +28,7 @@ from foundation.ids import ID_PATTERN, is_id
 from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, idempotency_key
-from jobs.domain.access import Principal, Scope, may_see_payloads
+from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads, shown_error
 from jobs.models import Job
 from jobs.submission.request import fingerprint
 from workflows import operations
@@ -170,6 +170,7 @@ class StartRun(WorkflowView):
             priority=body.priority,
             deadline_seconds=body.deadline_seconds,
             tags=body.tags or (),
+            callback_url=body.callback_url,
             key=None if key is None else operations.RunKey(key, fingerprint([name, request.data])),
             ports=self.ports,
         )
@@ -441,6 +442,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         "urls": {
             "self": f"/api/v1/runs/{run.id}",
             "nodes": f"/api/v1/runs/{run.id}/nodes",
+            "events": f"/api/v1/runs/{run.id}/events",
             "cancel": f"/api/v1/runs/{run.id}/cancel",
         },
     }
@@ -465,7 +467,7 @@ def run_json(run: Run, reader: Principal) -> dict[str, Any]:
 
 def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
     """Return the bodies of nodes; outputs only if the reader may see payloads."""
-    shows = may_see_payloads(reader)
+    shows, in_full = may_see_payloads(reader), may_see_details(reader)
     job_ids = [node.job_id for node in nodes if node.job_id and node.state == NodeState.COMPLETED]
     open_nodes = [node.id for node in nodes if node.state == NodeState.RUNNING and shows]
     questions = {
@@ -489,7 +491,8 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "cached_from": node.cached_from,
             "output": (results.get(node.job_id) if node.job_id else node.output) if shows else None,
             "question": questions.get(node.id),
-            "error": {"code": node.code, "message": node.detail} if node.code else None,
+            # a job's text may come from its GPU server; the others are our own
+            "error": shown_error(node.code, node.detail, in_full=in_full or node.job_id is None),
             "started_at": node.started_at,
             "finished_at": node.finished_at,
         }

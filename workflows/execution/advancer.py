@@ -20,7 +20,7 @@ from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.database.row_codec import new_row
 from jobs.domain.errors import DEADLINE_EXCEEDED
-from jobs.models import EndNotice
+from jobs.models import Callback, EndNotice
 from jobs.ports import Ports
 from jobs.submission.request import Submitted, outcome_of
 from jobs.submission.submit import push_and_wake
@@ -30,6 +30,7 @@ from workflows.domain.budget import Costs
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.execution import cache, reads
+from workflows.execution.callbacks import callback_for
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.counts import RunCounts
 from workflows.execution.notices import due_notice
@@ -128,6 +129,7 @@ class _Advance:
         )
         self.end: RunEnd | None = None
         self.has_written = False
+        self.callback: Callback | None = None
         self.parent_run_id: str | None = None
         if run.parent_node_id is not None:
             self.parent_run_id = reads.run_of_node.first(id=run.parent_node_id)
@@ -288,10 +290,13 @@ class _Advance:
                 "error_node": steps.end.node,
                 "finished_at": self.now,
             }
+            self.callback = callback_for(run, steps.end, now=self.now)
         with write_lock(max(len(writes.jobs), 1)), transaction.atomic():
             if not statements.change(Run, changes, id=run.id, steps=self.seen_steps, state=run.state):
                 raise Overtaken
             writes.write(self.now)
+            if self.callback is not None:
+                statements.insert(self.callback)
             statements.delete_all(EndNotice, [notice.id for notice in self.notices])
             if more:
                 statements.insert(due_notice(run.id, self.now))
@@ -339,7 +344,9 @@ class _Advance:
         items = [Submitted(job, outcome_of(job), None, replayed=False) for job in self.writes.jobs]
         if items:
             push_and_wake(items, self.ports)
-            self.ports.announce([job.id for job in self.writes.jobs])
+        self.ports.announce([*(job.id for job in self.writes.jobs), self.run.id])
+        if self.callback is not None:
+            self.ports.wake_callbacks([self.callback.id])
         followers = [follower_of(child.id) for child in self.writes.runs]
         if self.parent_run_id is not None:
             followers.append(follower_of(self.parent_run_id))

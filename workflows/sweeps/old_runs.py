@@ -6,10 +6,11 @@ from datetime import timedelta
 
 from django.conf import settings
 
-from jobs.models import Job
+from jobs.models import Callback, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
 from jobs.sweeps.retention import purge_jobs
+from workflows.execution.callbacks import callbacks_of
 from workflows.models import CachedOutput, Node, Run
 
 PERIOD_SECONDS = 3600.0
@@ -19,7 +20,8 @@ BATCH = 200
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: old runs. repaired: those that were deleted; a run stays until all its jobs may go."""
+    """looked: old runs. repaired: those that were deleted; a run stays until all its jobs may go and
+    its callbacks were sent."""
     if why := clocks_disagree(ports):
         return why
     CachedOutput.objects.filter(expires_at__lt=ports.clock.now()).delete()
@@ -41,5 +43,9 @@ def _delete(run: Run) -> bool:
         purge_jobs(batch)
         if Job.objects.filter(id__in=batch).exists():
             return False
+    messages = callbacks_of(run)
+    if messages.filter(state=Callback.State.PENDING).exists():
+        return False
+    messages.delete()
     run.delete()
     return True

@@ -12,8 +12,10 @@ from foundation.database.connections import write_lock
 from jobs.models import EndNotice
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
+from workflows.domain.advance import RunEnd
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
+from workflows.execution.callbacks import callback_for
 from workflows.models import Node, Run, RunEvent, follower_of
 from workflows.tasks import advance_now
 
@@ -48,6 +50,7 @@ def _fail(run: Run, ports: Ports) -> None:
     message = f"nothing is under way, and these nodes have not ended: {', '.join(waiting)[:500]}"
     log.error("run_stalled", run_id=run.id, nodes=waiting[:20])
     now = ports.clock.now()
+    callback = callback_for(run, RunEnd(RunState.FAILED, code=STALLED, detail=message), now=now)
     with write_lock(1), transaction.atomic():
         mine = Run.objects.filter(id=run.id, steps=run.steps, state=RunState.RUNNING.value)
         if not mine.update(
@@ -59,6 +62,8 @@ def _fail(run: Run, ports: Ports) -> None:
             event_seq=run.event_seq + 1,
         ):
             return
+        if callback is not None:
+            callback.save(force_insert=True)
         error = {"code": STALLED, "message": message}
         RunEvent.objects.create(
             run=run, seq=run.event_seq + 1, type="failed", at=now, data={"status": "failed", "error": error}
