@@ -222,6 +222,11 @@ def _inputs(rows: _Rows) -> Iterator[str]:
             continue
         scope: Mapping[str, Any] = rows.scope(node)
         if node.index is not None:
+            newest = rows.maps.get(rows.newest[node.base].id) if node.base in rows.newest else None
+            if newest is not None and node.round < newest.first_round:
+                continue  # the map ran anew since
+            if newest is None and node.base in rows.newest and rows.newest[node.base].round > node.round:
+                continue  # … or ended before it could
             own = _map_of(rows, node)
             if own is None:
                 yield f"(12) {node.key} of run {rows.run.id} belongs to no map"

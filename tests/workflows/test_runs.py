@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test.utils import CaptureQueriesContext
 
+from foundation.ids import new_id
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Event, Job
@@ -19,6 +21,7 @@ from workflows.domain.states import NodeState, RunState
 from workflows.execution import advancer
 from workflows.execution.advancer import Advancer
 from workflows.execution.cancelling import cancel_nodes
+from workflows.execution.writes import Writes
 from workflows.models import Node, Run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -331,7 +334,7 @@ def test_two_advancers_start_each_node_once(theatre: Theatre, monkeypatch: pytes
     run = theatre.start({"nodes": {"a": model(), "b": model()}})
     other = Advancer(theatre.ports)
     write = advancer._Advance._write
-    overtaken = []
+    overtaken: list[bool] = []
 
     def overtake(self: Any, steps: Any, more: bool) -> None:
         if not overtaken:
@@ -345,6 +348,43 @@ def test_two_advancers_start_each_node_once(theatre: Theatre, monkeypatch: pytes
     theatre.to_end(run)
     assert run.state == RunState.COMPLETED
     assert Job.objects.count() == 2
+
+
+def test_the_database_refuses_a_node_that_starts_twice(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    node = Node.objects.get()
+    node.pk, node.job_id = new_id(), None
+    with pytest.raises(IntegrityError), transaction.atomic():
+        node.save(force_insert=True)
+
+
+def test_a_step_that_fails_keeps_its_notices(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
+    theatre.advance(run)
+    theatre.worker.work("m")
+    wait_for(EndNotice.objects.exists)
+
+    def fail(self: Writes, now: Any) -> None:
+        raise OperationalError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writes, "write", fail)
+        with pytest.raises(OperationalError):
+            theatre.advancer.advance(run.id)
+    assert EndNotice.objects.count() == 1
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED
+
+
+def test_an_end_and_its_notice_are_one_commit(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies right after the commit of the end."""
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    monkeypatch.setattr(BaseDatabaseWrapper, "run_and_clear_commit_hooks", lambda self: None)
+    theatre.worker.work("m")
+    wait_for(lambda: Job.objects.filter(state=JobState.COMPLETED).exists())
+    assert EndNotice.objects.count() == 1
 
 
 def test_a_lost_hint_leaves_the_notice_for_the_sweep(theatre: Theatre) -> None:

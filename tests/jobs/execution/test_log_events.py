@@ -61,6 +61,14 @@ def test_lines_are_joined_and_written_at_intervals() -> None:
     assert [data["part"] for _, data in buffer.written] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_pauses_of_a_long_run_grow() -> None:
+    """Otherwise an hour of lines would be 7,200 rows of a job."""
+    buffer = Buffer()
+    buffer.say(*map(str, range(1200)), every=0.5)
+    assert len(buffer.written) < 200
+    assert buffer.written[-1][0] - buffer.written[-2][0] == 5.0
+
+
 def test_a_run_that_ends_at_once_writes_its_lines() -> None:
     buffer = Buffer()
     buffer.say("hello")

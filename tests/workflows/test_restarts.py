@@ -1,0 +1,139 @@
+"""What a restart, a new version and a restart of all processes leave as it was. Larger sizes by hand:
+`python3 manage.py test tests/workflows/test_restarts.py -m by_hand`."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from foundation.json_text import canonical_json
+from jobs.domain.errors import Refused
+from jobs.models import Attempt, Job
+from tests.workflows.theatre import Theatre, model, states
+from workflows import operations
+from workflows.domain.states import NodeState, RunState
+from workflows.execution.advancer import Advancer
+from workflows.models import Node, Run, Wait
+from workflows.tasks import advance_now
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(theatre: Theatre) -> None:
+    chain = {
+        f"n{n}": model(payload={"echo": {"of": n, "was": {"$ref": f"n{n - 1}.echo" if n > 1 else "inputs"}}})
+        for n in range(1, 6)
+    }
+    chain["n4"]["payload"]["fault"] = "fail"
+    run = theatre.start({"nodes": chain}, {"text": "ä\u2028", "numbers": [1.5, 2**53]})
+    theatre.to_end(run)
+
+    def stored() -> list[tuple[str, str, int]]:
+        nodes = Node.objects.filter(run=run, key__in=["n1", "n2", "n3"]).order_by("key")
+        jobs = [Job.objects.get(id=node.job_id) for node in nodes]
+        return [(job.id, canonical_json(job.result), Attempt.objects.filter(job=job).count()) for job in jobs]
+
+    before = stored()
+    assert states(run) == {
+        "n1": "completed",
+        "n2": "completed",
+        "n3": "completed",
+        "n4": "failed",
+        "n5": "cancelled",
+    }
+    operations.restart_run(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    theatre.to_end(run)
+    assert stored() == before
+    assert [attempts for _, _, attempts in before] == [1, 1, 1]
+    assert Node.objects.filter(run=run, key="n4").count() == 2
+
+
+@pytest.mark.parametrize(("items", "failing"), [(40, 7), pytest.param(10_000, 37, marks=pytest.mark.by_hand)])
+def test_a_restarted_map_makes_as_many_jobs_as_had_failed(theatre: Theatre, items: int, failing: int) -> None:
+    each = items // failing
+    xs = ["fail" if n % each == 1 and n // each < failing else None for n in range(items)]
+    wanted = {"fault": {"$ref": "item", "default": None}, "echo": {"$ref": "index"}}
+    node = {**model(payload=wanted), "map": {"over": {"$ref": "inputs"}, "fail_at": failing}}
+    run = theatre.start({"nodes": {"all": node}, "output": {"$ref": "all[*].echo"}}, xs)
+    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    assert (run.state, Job.objects.count(), xs.count("fail")) == (RunState.FAILED, items, failing)
+    Run.objects.filter(id=run.id).update(inputs=[None] * items)
+    operations.restart_run(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    assert (run.state, run.output) == (RunState.COMPLETED, list(range(items)))
+    assert Job.objects.count() == items + failing
+
+
+@pytest.mark.parametrize("runs", [12, pytest.param(500, marks=pytest.mark.by_hand)])
+def test_runs_under_way_end_by_the_version_that_they_began_with(theatre: Theatre, runs: int) -> None:
+    def version(number: int) -> dict[str, Any]:
+        nodes = {
+            "a": model(payload={"echo": number}),
+            "b": {**model(payload={"echo": {"$ref": "a.echo"}}), "needs": ["a"]},
+        }
+        return {"nodes": nodes, "output": {"echo": {"$ref": "b.echo"}, "version": number}}
+
+    begun = {}
+    for number in range(runs):
+        run = theatre.start(version(number // 3), None)
+        begun[run.id] = number // 3
+    theatre.put("w", {"nodes": {"other": model()}})
+
+    def are_over() -> bool:
+        for run_id in Run.objects.filter(finished_at=None).values_list("id", flat=True):
+            advance_now(theatre.advancer, run_id)
+        return not Run.objects.filter(finished_at=None).exists()
+
+    theatre.until(run, are_over)
+    ended = {run.id: (run.state, run.output) for run in Run.objects.all()}
+    assert ended == {
+        run_id: ("completed", {"echo": number, "version": number}) for run_id, number in begun.items()
+    }
+
+
+@pytest.mark.parametrize("waits", [20, pytest.param(1000, marks=pytest.mark.by_hand)])
+def test_waits_outlive_all_processes_and_each_takes_one_answer(theatre: Theatre, waits: int) -> None:
+    ask = {
+        "human": {"title": "?", "form": {"type": "integer"}},
+        "map": {"count": waits, "max_parallel": waits},
+    }
+    run = theatre.start({"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
+    theatre.advance(run)
+    assert Wait.objects.filter(answered_at=None).count() == waits
+    theatre.worker.interrupt()
+    theatre.worker.stop(30)
+    theatre.advancer = Advancer(theatre.ports)  # of a new process: it knows nothing
+    theatre.worker = theatre.shop.worker()
+    for number in range(waits - 1):
+        operations.answer_wait(run, f"ask[{number}]", number, by="me", ports=theatre.ports)
+    theatre.advance(run)
+    assert Wait.objects.filter(answered_at=None).count() == 1
+
+    outcomes: Counter[str] = Counter()
+    taken: list[int] = []
+
+    def answer(number: int) -> None:
+        try:
+            operations.answer_wait(run, f"ask[{waits - 1}]", number, by=str(number), ports=theatre.ports)
+            taken.append(number)
+            outcomes["200"] += 1
+        except Refused as refused:
+            outcomes[str(refused.status)] += 1
+        finally:
+            connection.close()
+
+    people = [threading.Thread(target=answer, args=(number,)) for number in range(1000, 1050)]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join()
+    assert outcomes == {"200": 1, "409": 49}
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [*range(waits - 1), *taken])
+    assert set(Node.objects.filter(run=run).values_list("state", flat=True)) == {NodeState.COMPLETED.value}
