@@ -23,6 +23,7 @@ from workflows.domain.budget import Costs, OverBudget
 from workflows.domain.plan import ERROR, INDEX, INPUTS, ITEM, RUN, NeedsRule, NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
+from workflows.execution.callbacks import callbacks_of
 from workflows.models import MapChunk, MapState, Node, Run, RunEvent, follower_of
 
 _FINAL_NODE = frozenset(state.value for state in FINAL_NODE_STATES)
@@ -111,7 +112,8 @@ class _Rows:
 
 
 def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
-    """Law 9: a run is final exactly if all its nodes are, with one final event for each of its rounds."""
+    """Law 9: a run is final exactly if all its nodes are, with one final event and, if requested, one
+    callback for each of its rounds."""
     run, is_over = rows.run, rows.run.state in _FINAL_RUN
     open_states = [key for key, state in run.node_states.items() if state not in _FINAL_NODE]
     if is_over and open_states:
@@ -130,6 +132,9 @@ def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
     over = run.round if is_over else run.round - 1
     if number != over and run.event_seq:
         yield f"(9) run {run.id} ({run.state}, round {run.round}) has {number} final events"
+    rounds = sorted(callbacks_of(run).values_list("round", flat=True))
+    if rounds != (list(range(1, over + 1)) if run.callback_url else []):
+        yield f"(9) run {run.id} ({run.state}, round {run.round}) has callbacks for rounds {rounds}"
     if drained:
         yield from _lost_ends(rows)
 

@@ -131,6 +131,10 @@ def test_each_planted_violation_is_noticed(theatre: Theatre, shop: Shop) -> None
         RunEvent.objects.filter(type="completed").delete()
         assert broken(theatre) == {"(9)"}
         transaction.set_rollback(True)
+    with transaction.atomic():
+        Run.objects.update(callback_url="https://x.example/")
+        assert broken(theatre) == {"(9)"}, "no callback was sent"
+        transaction.set_rollback(True)
 
 
 def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: Theatre) -> None:

@@ -29,6 +29,7 @@ from workflows.models import Node, Run, Version, Wait, Workflow, follower_of
 
 STUCK_SECONDS = 60.0
 RETRY_SECONDS = 10.0
+CALLBACK_SHARE = 0.4
 _FINAL_JOBS = [state.value for state in FINAL_JOB_STATES]
 
 
@@ -127,6 +128,7 @@ class RunOrder:
     workflow: str
     inputs: dict[str, Any]
     at: float
+    callback_url: str
     run_ids: set[str] = field(default_factory=set)
 
 
@@ -235,7 +237,7 @@ class WorkflowRuns:
 
     def _order(self, number: int, size: Size) -> RunOrder:
         chance = self._chance
-        return RunOrder(
+        order = RunOrder(
             key=f"run-{number}",
             tenant=chance.choice(self._world.tenants),
             workflow=chance.choice(sorted(DEFINITIONS)),
@@ -245,7 +247,11 @@ class WorkflowRuns:
                 "items": [chance.randrange(100) for _ in range(chance.randint(1, 4))],
             },
             at=WARM_UP_SECONDS + chance.random() * size.submit_seconds,
+            callback_url="",
         )
+        if chance.random() < CALLBACK_SHARE:
+            order.callback_url = chance.choice(self._world.receivers.urls(order.tenant))
+        return order
 
     def _start(self, order: RunOrder) -> None:
         world = self._world
@@ -257,7 +263,12 @@ class WorkflowRuns:
             try:
                 started = world.web.call(
                     lambda ports: operations.start_run(
-                        order.tenant, order.workflow, order.inputs, ports=ports, key=key
+                        order.tenant,
+                        order.workflow,
+                        order.inputs,
+                        ports=ports,
+                        key=key,
+                        callback_url=order.callback_url,
                     )
                 )
                 if not world.forgotten.since(asked_at):
