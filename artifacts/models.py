@@ -87,12 +87,13 @@ class Artifact(models.Model):
 
 class ArtifactUse(models.Model):
     """A job or a run that refers to an artifact. An artifact with a use is not removed. job, run: ids, one of
-    them empty."""
+    them empty. is_result: it is the job's whole result as JSON, which was too long for the job's row."""
 
     id = models.BigAutoField(primary_key=True)
     artifact = models.ForeignKey("artifacts.Artifact", on_delete=models.CASCADE, related_name="uses")
     job = models.CharField(max_length=26, blank=True, default="")
     run = models.CharField(max_length=26, blank=True, default="")
+    is_result = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [

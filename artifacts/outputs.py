@@ -67,14 +67,14 @@ class Maker(NamedTuple):
 class Secured(NamedTuple):
     """Outputs of a run whose objects the store has.
 
-    at: since when they can't be removed. is_sealed: references to them are inside an artifact, and can't be
-    changed any more.
+    at: since when they can't be removed. result: the one that is the run's whole result, in which
+    references to the others can't be changed any more; None: the result is in the job's row.
     """
 
     outputs: Sequence[SavedOutput]
     tenant_id: int
     at: datetime
-    is_sealed: bool = False
+    result: SavedOutput | None = None
 
 
 class OutputMissing(Exception):
@@ -181,12 +181,14 @@ def record(secured: Secured, maker: Maker, now: datetime) -> Mapping[str, str]:
     if len(rows) < len(by_hash) or any(row.state == State.GONE for row in rows.values()):
         raise OutputsChanged
     names = {one.id: rows[one.sha256].pk for one in outputs}
-    if secured.is_sealed and any(old != new for old, new in names.items()):
+    result = secured.result
+    if result is not None and any(old != new for old, new in names.items() if old != result.id):
         raise OutputsChanged
     for row in rows.values():
         if row.state == State.PROMISED:
             _store_promised(row, by_hash[row.sha256], now)
-    add_uses(maker.job, sorted(row.pk for row in rows.values()))
+    result_id = None if result is None else names[result.id]
+    add_uses(maker.job, sorted(row.pk for row in rows.values()), result_id)
     return names
 
 

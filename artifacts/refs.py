@@ -39,6 +39,13 @@ def ref(artifact_id: str) -> dict[str, str]:
     return {REF: artifact_id}
 
 
+def only_ref(value: Any) -> str | None:
+    """Return the id if the whole value is a reference to an artifact; else None."""
+    if type(value) is not dict or len(value) != 1 or type(found := value.get(REF)) is not str:
+        return None
+    return found if is_id(found) else None
+
+
 def find_refs(value: Any, most: int) -> dict[str, tuple[str | int, ...]]:
     """Return the ids of all artifacts that a JSON value refers to, with the path of the first reference to
     each, in the order of the value.

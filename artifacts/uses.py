@@ -75,9 +75,17 @@ def new_uses(job_id: str, artifact_ids: Iterable[str]) -> list[ArtifactUse]:
     return [new_row(ArtifactUse, artifact_id=one, job=job_id, run="") for one in artifact_ids]
 
 
-def add_uses(job_id: str, artifact_ids: Iterable[str]) -> None:
-    """Write a job's uses of artifacts whose rows are locked; it may have some of them already."""
+def add_uses(job_id: str, artifact_ids: Iterable[str], result_id: str | None = None) -> None:
+    """Write a job's uses of artifacts whose rows are locked; it may have some of them already. result_id: of
+    the one that is its result."""
     ArtifactUse.objects.bulk_create(new_uses(job_id, artifact_ids), ignore_conflicts=True)
+    if result_id is not None:
+        ArtifactUse.objects.filter(artifact_id=result_id, job=job_id, run="").update(is_result=True)
+
+
+def is_result_of(job_id: str, artifact_id: str) -> bool:
+    """Return True if the artifact is the job's whole result."""
+    return ArtifactUse.objects.filter(artifact_id=artifact_id, job=job_id, run="", is_result=True).exists()
 
 
 def drop_uses(job_ids: Sequence[str]) -> None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from .errors import DispatcherError, NoAnswer, Problem, read_problem
+from .errors import DispatcherError, NoAnswer, Problem, read_json, read_problem
 from .reading import read_answer
-from .transport import FilePart, Request, SignedRequest, Transport, call_with_retries
+from .transport import FilePart, OpenAnswer, Request, SignedRequest, Transport, call_with_retries
 
 PARTS_ABOVE_BYTES = 64 * 1024 * 1024
 """A larger file is uploaded in parts."""
@@ -182,14 +184,7 @@ class Files:
         done = await self._transport.use_files(lambda _: _size_of(partial))
         if done >= artifact.bytes and done:
             return
-        answer = await self._transport.request(
-            Request("GET", f"/artifacts/{artifact.id}", self._timeout_seconds)
-        )
-        if answer.status != 302:
-            raise read_problem(answer.status, answer.headers, answer.body)
-        headers = {"Range": f"bytes={done}-"} if done else {}
-        signed = SignedRequest("GET", answer.headers["location"], headers)
-        async with self._transport.opened_at(signed, self._timeout_seconds) as answer_of_store:
+        async with self._opened(artifact, done) as answer_of_store:
             status = answer_of_store.status
             if status not in (200, 206):
                 body = b"".join([piece async for piece in answer_of_store.pieces])
@@ -224,8 +219,40 @@ class Files:
         if done < artifact.bytes:
             raise NoAnswer(f"the answer was cut off: {artifact.bytes - done} bytes are missing")
 
-    async def _retried(self, once: Callable[[], Awaitable[None]]) -> None:
-        await call_with_retries(once, retry_seconds=self._retry_seconds, sleep=self._transport.sleep)
+    async def read(self, artifact_id: str) -> Any:
+        """Return the JSON value in an artifact. Raises AnswerTooLarge, FileChanged, Problem and NoAnswer."""
+        artifact = await self.find(artifact_id)
+
+        async def once() -> bytes:
+            began = time.monotonic()
+            async with self._opened(artifact, 0) as answer:
+                body = await self._transport.whole_body(answer, self._timeout_seconds, began)
+            if answer.status != 200:
+                raise read_problem(answer.status, answer.headers, body)
+            return body
+
+        body = await self._retried(once)
+        if hashlib.sha256(body).hexdigest() != artifact.sha256:
+            raise FileChanged("The bytes that arrived are not the artifact's.")
+        try:
+            return read_json(body)
+        except ValueError as error:
+            raise NoAnswer(f"the artifact {artifact_id} is not JSON: {error}") from None
+
+    @asynccontextmanager
+    async def _opened(self, artifact: Artifact, first: int) -> AsyncIterator[OpenAnswer]:
+        """Open the answer of the store with the bytes from position `first`. Raises Problem."""
+        request = Request("GET", f"/artifacts/{artifact.id}", self._timeout_seconds)
+        answer = await self._transport.request(request)
+        if answer.status != 302:
+            raise read_problem(answer.status, answer.headers, answer.body)
+        headers = {"Range": f"bytes={first}-"} if first else {}
+        signed = SignedRequest("GET", answer.headers["location"], headers)
+        async with self._transport.opened_at(signed, self._timeout_seconds) as opened:
+            yield opened
+
+    async def _retried(self, once: Callable[[], Awaitable[T]]) -> T:
+        return await call_with_retries(once, retry_seconds=self._retry_seconds, sleep=self._transport.sleep)
 
 
 def id_of(artifact: Artifact | Mapping[str, Any] | str) -> str:

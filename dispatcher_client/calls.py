@@ -108,7 +108,11 @@ class Calls:
         job = await self.wait((await self.submit(model, payload, **options)).job_id, timeout_seconds)
         if job.status != "completed":
             raise JobFailed(job)
-        return job.result
+        return await self.result(job)
+
+    async def result(self, job: Job) -> Any:
+        """Return the result of a job, also a long one, which is in an artifact."""
+        return await self._files.read(id_of(job.result)) if job.result_is_artifact else job.result
 
     async def estimate(
         self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]

@@ -71,6 +71,10 @@ class Client:
         """Submit a job, wait until it has ended, and return its result. Raises `JobFailed`, `NotOver`."""
         return run_blocking(self._calls.run(model, payload, timeout_seconds=timeout_seconds, **options))
 
+    def result(self, job: Job) -> Any:
+        """Return the result of a job, also a long one, which is in an artifact. Raises `AnswerTooLarge`."""
+        return run_blocking(self._calls.result(job))
+
     def estimate(self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Estimate:
         """Return why such a job would wait if it were submitted now, and when it would start."""
         return run_blocking(self._calls.estimate(model, payload, **options))

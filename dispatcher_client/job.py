@@ -81,7 +81,13 @@ class Job:
 
     @property
     def result(self) -> Any:
+        """The result; in place of a long one the reference to the artifact that it is in."""
         return self.data.get("result")
+
+    @property
+    def result_is_artifact(self) -> bool:
+        """True if the result was too long for a job's answer: `Client.result` reads it."""
+        return self.data.get("result_url") is not None
 
     @property
     def error(self) -> Mapping[str, str] | None:

@@ -120,17 +120,24 @@ class Transport(ABC):
 
     async def request(self, request: Request) -> Answer:
         """Send a request and return the answer. Raises NoAnswer, AnswerTooLarge."""
-        until = time.monotonic() + request.timeout_seconds
+        began = time.monotonic()
         async with self.opened(request) as answer:
-            pieces, size = [], 0
-            async for piece in answer.pieces:
-                pieces.append(piece)
-                size += len(piece)
-                if size > self.max_answer_bytes:
-                    raise AnswerTooLarge(self.max_answer_bytes)
-                if time.monotonic() > until:
-                    raise NoAnswer(f"the answer was not complete after {request.timeout_seconds:g} s")
-            return Answer(answer.status, answer.headers, b"".join(pieces))
+            body = await self.whole_body(answer, request.timeout_seconds, began)
+            return Answer(answer.status, answer.headers, body)
+
+    async def whole_body(self, answer: OpenAnswer, timeout_seconds: float, began: float) -> bytes:
+        """Return the body of an answer. began: monotonic time of its request. Raises NoAnswer,
+        AnswerTooLarge."""
+        until = began + timeout_seconds
+        pieces, size = [], 0
+        async for piece in answer.pieces:
+            pieces.append(piece)
+            size += len(piece)
+            if size > self.max_answer_bytes:
+                raise AnswerTooLarge(self.max_answer_bytes)
+            if time.monotonic() > until:
+                raise NoAnswer(f"the answer was not complete after {timeout_seconds:g} s")
+        return b"".join(pieces)
 
     @abstractmethod
     def opened(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:

@@ -264,7 +264,8 @@ class ModelSpec:
     """How a model is run. Each field is an option in `gpus.models.ModelConfig`.
 
     model_type: name of the runner for its servers' protocol. poll_interval, max_poll_time, max_run_seconds:
-    seconds. min_run_seconds: the shortest `max_run_seconds` of a job; None: by the settings. max_queued:
+    seconds. min_run_seconds: the shortest `max_run_seconds` of a job; None: by the settings.
+    inline_result_bytes: a larger result becomes an artifact, 0: none does; None: by the settings. max_queued:
     limit of waiting jobs; None: no limit. max_queued_seconds: limit of a job's total waiting time; None: by
     the settings. remote_model: the model's name on its servers; None: its own name. keep_alive_seconds: how
     long an Ollama server keeps it loaded after a run (-1: for ever); None: by the payload or the server.
@@ -284,6 +285,7 @@ class ModelSpec:
     payload_schema: Mapping[str, Any] | None = None
     cancel_endpoint_template: str | None = None
     max_response_bytes: int = 16 * 1024 * 1024
+    inline_result_bytes: int | None = None
     max_queued: int | None = None
     max_queued_seconds: float | None = None
     remote_model: str | None = None

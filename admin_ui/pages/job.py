@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse
@@ -22,6 +23,7 @@ from admin_ui.pages.job_log import job_log
 from admin_ui.pages.job_timeline import Timeline, timeline
 from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
 from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_line_json, show_json
+from artifacts.refs import BadRef, TooManyRefs, find_refs
 from gpus.models import ModelConfig
 from jobs import ports
 from jobs.api.representations import job_json, summary_json
@@ -42,6 +44,7 @@ NEWS_LISTED = 10
 OUTPUT_SHOWN = 20_000
 """Characters of a run's output so far."""
 MAX_CALLBACKS = 10
+ARTIFACTS_LISTED = 20
 RERUNS_LISTED = 5
 _LARGE_FIELDS = ("payload", "result", "metadata")
 _STATIC_ONLY = "default-src 'none'; sandbox"
@@ -70,12 +73,14 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A payload, result or metadata as the page shows it. name: also part of the URLs of embedded media."""
+    """A payload, result or metadata as the page shows it. name: also part of the URLs of embedded media.
+    artifacts: ids of those that it refers to, `ARTIFACTS_LISTED` at most."""
 
     name: str
     title: str
     json: Shown
     media: list[Media]
+    artifacts: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,14 @@ def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
 
 
 def _value(name: str, title: str, value: Any, host: str) -> Value:
-    return Value(name, title, show_json(value), find_media(value, host=host))
+    return Value(name, title, show_json(value), find_media(value, host=host), _artifacts_in(value))
+
+
+def _artifacts_in(value: Any) -> list[str]:
+    try:
+        return list(find_refs(value, settings.DISPATCHER.max_artifact_refs))[:ARTIFACTS_LISTED]
+    except (BadRef, TooManyRefs):
+        return []
 
 
 def why(job: Job) -> Explanation | None:

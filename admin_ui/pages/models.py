@@ -34,7 +34,7 @@ _PROTOCOL = (
     ("poll_endpoint_template", "id_field"),
     ("poll_interval", "max_poll_time"),
     ("max_run_seconds", "min_run_seconds"),
-    ("cancel_endpoint_template", "max_response_bytes"),
+    ("cancel_endpoint_template", "max_response_bytes", "inline_result_bytes"),
     ("health_path", "keep_alive_seconds"),
     ("remote_model",),
 )

@@ -279,6 +279,9 @@ class DispatcherSettings:
     """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
     tenant_promised_artifacts: int = 1000
     """Artifacts of a tenant whose upload is promised and not complete; more get 429."""
+    inline_result_bytes: int = 256 * 1024
+    """A result with more bytes of JSON becomes an artifact, unless its model sets another limit
+    (`inline_result_bytes`). 0: none does."""
     run_artifacts: int = 500
     """Artifacts that one run may save."""
     run_artifact_bytes: int = 20 * 1024 * 1024 * 1024

@@ -185,6 +185,14 @@ class ModelConfig(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(1024**3)],
         help_text="Maximum size of an answer; a longer one fails the run.",
     )
+    inline_result_bytes = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[MinValueValidator(0), MaxValueValidator(1024**3)],
+        help_text="A result with more bytes of JSON becomes an artifact; 0: none does. "
+        "Unset: DISPATCHER_INLINE_RESULT_BYTES.",
+    )
     max_queued = models.PositiveIntegerField(
         null=True,
         blank=True,

@@ -135,6 +135,13 @@ class Job(JobSummary):
     """A job with its result, if the reader may see results."""
 
     result: Annotated[Any, about("Any JSON value.")]
+    result_url: Annotated[
+        str | None,
+        about(
+            "Where the result is, as JSON, if it was too long for this answer: `result` then refers to that "
+            "artifact. Else null."
+        ),
+    ]
     result_hidden: Annotated[bool, about("True if the reader may not see results.")]
     partial_output: Annotated[
         PartialOutput | None,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
+from artifacts.refs import only_ref
+from artifacts.uses import is_result_of
 from foundation.http_api.problems import FieldError, Problem
 from gpus.leasing.values import StartsIn
 from gpus.models import Pause
@@ -89,10 +91,19 @@ def job_json(
     return {
         **summary_json(job, shown, with_result=with_result, in_full=in_full),
         "result": job.result if with_result else None,
+        "result_url": _result_url(job) if with_result else None,
         "result_hidden": not with_result,
         "partial_output": {"output": found.pieces, "left_out": found.left_out} if found else None,
         "timings": timings_json(job.timings(shown, now)),
     }
+
+
+def _result_url(job: Job) -> str | None:
+    """Return the URL of a result that became an artifact; None of any other result."""
+    artifact_id = only_ref(job.result)
+    if artifact_id is None or not is_result_of(job.id, artifact_id):
+        return None
+    return f"{API_ROOT}/artifacts/{artifact_id}"
 
 
 def progress_json(job: Job, *, with_text: bool) -> answers.Progress | None:

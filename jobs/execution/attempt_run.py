@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -118,6 +118,12 @@ _LOST = frozenset({Order.LEASE_LOST, Order.START_REFUSED, Order.ENDED_ELSEWHERE}
 Step = Wait | Remote | HandedOver | RunOutcome
 
 
+class Keep(Protocol):
+    """Keeps the outputs of a run that has succeeded: `jobs.execution.run_outputs.RunOutputs.keep`."""
+
+    def __call__(self, result: Any, *, is_last_try: bool = False) -> KeptResult: ...
+
+
 class AttemptRun:
     """The state machine of one attempt.
 
@@ -132,8 +138,8 @@ class AttemptRun:
     ran_seconds: how long an adopted run ran before.
     progress_events: the buffer of the run's progress; None: its progress is not written.
     to_send: returns the request with the payload that the server gets; may raise GpuError. None: as it is.
-    keep: returns the result of a success as it is stored, with its outputs; may raise GpuError. After
-    OutputsUnavailable it is called again for `keep_seconds`; the lease is held meanwhile. None: as it is.
+    keep: keeps the outputs of a success (`RunOutputs.keep`). After OutputsUnavailable it is called again for
+    `keep_seconds`; the lease is held meanwhile. None: the result is stored as it is.
     """
 
     def __init__(
@@ -153,7 +159,7 @@ class AttemptRun:
         ran_seconds: float = 0.0,
         progress_events: ProgressEvents | None = None,
         to_send: Callable[[RunRequest], RunRequest] | None = None,
-        keep: Callable[[Any], KeptResult] | None = None,
+        keep: Keep | None = None,
         keep_seconds: float = 0.0,
     ) -> None:
         self.request = request
@@ -276,7 +282,8 @@ class AttemptRun:
         answer is there, so every end frees the slot."""
         assert self._keep is not None
         try:
-            kept = self._keep(success.result)
+            is_last_try = self._clock.monotonic() >= self._keep_until
+            kept = self._keep(success.result, is_last_try=is_last_try)
         except OutputsUnavailable as error:
             log.warning("outputs_not_kept", job_id=self.request.job_id, error=error.message)
             stopped = self._reason_to_drop_outputs(error)

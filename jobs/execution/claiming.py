@@ -34,7 +34,7 @@ from jobs.execution.log_events import LogLimits, position_in_log
 from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
 from jobs.execution.row_prefetch import OF_JOB, rows_to_run
-from jobs.execution.run_outputs import RunOutputs
+from jobs.execution.run_outputs import RunOutputs, inline_bytes_of
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -313,7 +313,8 @@ def make_run(
         rest_seconds=knobs.news_seconds,
         log_limits=_log_limits(worker, tries),
     )
-    outputs = RunOutputs(lease, worker.ports)
+    inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"))
+    outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes)
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,

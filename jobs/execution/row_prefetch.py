@@ -27,7 +27,14 @@ from jobs.ports import Ports
 
 log = structlog.get_logger()
 
-OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at", "attempts_made")
+OF_JOB = (
+    "max_retries",
+    "max_run_seconds",
+    "deadline_at",
+    "cancel_requested_at",
+    "attempts_made",
+    "followed_by",
+)
 """Fields of a job's row that its run needs, besides payload and state."""
 
 

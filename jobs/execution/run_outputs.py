@@ -5,11 +5,13 @@ to the store."""
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
@@ -19,10 +21,16 @@ from artifacts.outputs import Maker, OutputMissing, SavedOutput, Secured, new_ou
 from artifacts.refs import rename_refs
 from artifacts.store.contract import CHUNK_BYTES, StoreError, StoreFull, WrongBytes
 from artifacts.uploads import SNIFFED_BYTES, recognised_type
-from foundation.json_text import unwrap
+from foundation.json_text import JsonText, unwrap
 from gpus.errors import OutputNotStored, OutputRefused
-from gpus.protocol import Lease
+from gpus.protocol import Lease, ModelSpec
+from jobs.execution.group_commit import estimate_bytes
 from jobs.ports import Ports
+
+log = structlog.get_logger()
+
+RESULT_NAME, RESULT_TYPE = "result.json", "application/json"
+"""Of an artifact that is the whole result of a job."""
 
 
 class OutputsUnavailable(OutputNotStored):
@@ -53,10 +61,12 @@ class RunOutputs:
     """The saved outputs of one attempt. Thread-safe.
 
     `save` is called during the run, `keep` once it has succeeded. Both may wait for the store.
+
+    inline_bytes: a result with more bytes of JSON becomes an artifact; 0: none does.
     """
 
-    def __init__(self, lease: Lease, ports: Ports) -> None:
-        self._lease, self._ports = lease, ports
+    def __init__(self, lease: Lease, ports: Ports, *, inline_bytes: int = 0) -> None:
+        self._lease, self._ports, self._inline_bytes = lease, ports, inline_bytes
         self._lock = threading.Lock()
         self._saved: dict[str, SavedOutput] = {}
 
@@ -72,6 +82,12 @@ class RunOutputs:
         file: can seek; must not change meanwhile. content_type: "": recognised from the first bytes. The
         bytes are read twice, in pieces, and never held whole. Raises OutputRefused, OutputsUnavailable.
         """
+        return self.add(self._stored(file, name=name, content_type=content_type))
+
+    def _stored(
+        self, file: BinaryIO, *, name: str, content_type: str, is_bounded: bool = True
+    ) -> SavedOutput:
+        """Store the bytes of a file. is_bounded: they count for the limits of a run."""
         digest, size = hashlib.sha256(), 0
         file.seek(0)
         first = file.read(SNIFFED_BYTES)
@@ -80,18 +96,13 @@ class RunOutputs:
             digest.update(chunk)
             size += len(chunk)
         sha256 = digest.hexdigest()
-        with self._lock:
-            self._require_room(sha256, size)
+        if is_bounded:
+            with self._lock:
+                self._require_room(sha256, size)
         tenant_id, now = int(self._lease.tenant), self._ports.clock.now()
+        content_type = content_type or recognised_type(first)
         try:
-            output = new_output(
-                tenant_id,
-                sha256,
-                size,
-                content_type=content_type or recognised_type(first),
-                name=name,
-                now=now,
-            )
+            output = new_output(tenant_id, sha256, size, content_type=content_type, name=name, now=now)
             connection.close()  # not needed while the store reads the file
             file.seek(0)
             self._ports.artifact_store.write(ObjectKey(tenant_id, sha256), size, _chunks(file))
@@ -99,7 +110,7 @@ class RunOutputs:
             raise OutputRefused("A file of the run changed while it was saved.") from None
         except (StoreError, BeingRemoved, DatabaseError) as error:
             raise _unavailable(error) from None
-        return self.add(output)
+        return output
 
     def add(self, output: SavedOutput) -> dict[str, str]:
         """Add an output whose object is in the store, or will be when the run has ended; return its
@@ -129,14 +140,46 @@ class RunOutputs:
                 f"(DISPATCHER_RUN_ARTIFACT_BYTES); they have {used}, and the next one {size}."
             )
 
-    def keep(self, result: Any) -> KeptResult:
+    def keep(self, result: Any, *, is_last_try: bool = False) -> KeptResult:
         """Return the result of the run as it is stored, with all outputs that the store has for sure.
 
-        It may be called again after OutputsUnavailable. Raises OutputRefused, OutputNotStored.
+        It may be called again after OutputsUnavailable. is_last_try: a result that the store does not take
+        stays in the job's row, however long it is. Raises OutputRefused, OutputNotStored.
         """
-        outputs = self.saved
+        saved = self.saved
+        secured = self._secured(saved)
+        if secured is not None:
+            pairs = zip(saved, secured.outputs, strict=True)
+            names = {old.id: new.id for old, new in pairs if old.id != new.id}
+            result = rename_refs(unwrap(result), names) if names else result
+        text = _long_text(result, self._inline_bytes)
+        if text is None:
+            return KeptResult(result, secured)
+        try:
+            return self._kept_as_artifact(text, secured)
+        except OutputsUnavailable as error:
+            if not is_last_try:
+                raise
+            log.warning("long_result_kept_inline", job_id=self._lease.job_id, error=error.message)
+            return KeptResult(result, secured)
+
+    def _kept_as_artifact(self, text: str, others: Secured | None) -> KeptResult:
+        """Store the text of a result. others: the outputs that it may refer to."""
+        output = self._stored(
+            io.BytesIO(text.encode()), name=RESULT_NAME, content_type=RESULT_TYPE, is_bounded=False
+        )
+        secured = self._secured([output])
+        assert secured is not None
+        (of_result,) = secured.outputs
+        if others is not None:
+            mine = [one for one in others.outputs if one.sha256 != of_result.sha256]
+            secured = others._replace(outputs=[*mine, of_result])
+        return KeptResult(of_result.ref, secured._replace(result=of_result))
+
+    def _secured(self, outputs: Sequence[SavedOutput]) -> Secured | None:
+        """Secure these outputs; None if there are none. Raises as `keep`."""
         if not outputs:
-            return KeptResult(result)
+            return None
         lease, now = self._lease, self._ports.clock.now()
         maker = Maker(lease.job_id, lease.attempt_id, lease.epoch)
         try:
@@ -148,10 +191,30 @@ class RunOutputs:
             raise OutputRefused(str(full)) from None
         except (StoreError, BeingRemoved, DatabaseError) as error:
             raise _unavailable(error) from None
-        names = {old.id: new.id for old, new in zip(outputs, secured, strict=True) if old.id != new.id}
-        if names:
-            result = rename_refs(unwrap(result), names)
-        return KeptResult(result, Secured(secured, int(lease.tenant), now))
+        return Secured(secured, int(lease.tenant), now)
+
+
+def inline_bytes_of(spec: ModelSpec, followed_by: str | None) -> int:
+    """Return how many bytes a result in a job's row may have; 0: any number. Later steps of a workflow refer
+    to parts of a result, so those of its jobs stay there."""
+    if followed_by:
+        return 0
+    own = spec.inline_result_bytes
+    return settings.DISPATCHER.inline_result_bytes if own is None else own
+
+
+def _long_text(result: Any, most: int) -> str | None:
+    """Return the result as compact JSON, in ASCII, if it has more than `most` bytes; None: it does not, or
+    there is no limit."""
+    if not most:
+        return None
+    if isinstance(result, JsonText):
+        return result.text if len(result.text) > most else None
+    # an estimate first: it ends early, and a character may take 12 bytes
+    if estimate_bytes(result, most // 12) <= most // 12:
+        return None
+    text = JsonText.of(result).text
+    return text if len(text) > most else None
 
 
 def _unavailable(error: Exception) -> OutputsUnavailable:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from artifacts.refs import only_ref
 from dispatcher_client.submit_options import SubmitOptions, add_submit_options
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds, tenant_named
 from dispatcher_project.cli.screen import plain
@@ -55,6 +56,10 @@ class Command(TerminalCommand):
             self.print_json(end_json(job))
         elif job.state == JobState.COMPLETED:
             self.print(json.dumps(job.result, ensure_ascii=not self._prints_unicode(), indent=2))
+            if (artifact_id := only_ref(job.result)) is not None:
+                self.stderr.write(
+                    f"The result is an artifact: `artifacts get {artifact_id} PATH` downloads it."
+                )
         else:
             self.print(f"{job.state} {job.error_code} {plain(job.error_message)}".rstrip())
         if not is_final(JobState(job.state)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -22,13 +23,21 @@ from artifacts.uploads import Wanted, promise
 from foundation.ids import new_id
 from foundation.json_text import JsonText
 from gpus.errors import Interrupted, OutputNotStored, OutputRefused, RunCancelled
+from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.attempt_run import HandedOver, Order, RunOutcome, Wait
 from jobs.execution.gpu_worker import GpuWorker
-from jobs.execution.run_outputs import KeptResult, OutputsUnavailable, OutputsUnrecorded, RunOutputs
+from jobs.execution.run_outputs import (
+    KeptResult,
+    OutputsUnavailable,
+    OutputsUnrecorded,
+    RunOutputs,
+    _long_text,
+    inline_bytes_of,
+)
 from jobs.models import Attempt, Callback, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.support.factories import make_job, make_model, make_running, make_tenant
@@ -269,7 +278,7 @@ def test_references_inside_an_artifact_are_never_changed(shop, running) -> None:
     job, attempt_id = running
     secured = secured_picture(shop, job, attempt_id)
     artifact_of(PICTURE, state="promised")
-    assert end(job, attempt_id, secured._replace(is_sealed=True)).won
+    assert end(job, attempt_id, secured._replace(result=SavedOutput(new_id(), "", 0))).won
     job.refresh_from_db()
     assert job.state == JobState.RETRYING
 
@@ -383,6 +392,83 @@ def test_a_run_without_outputs_asks_neither_database_nor_store(
         assert RunOutputs(lease, shop.ports).keep({"a": 1}) == KeptResult({"a": 1})
 
 
+# -- long results -----------------------------------------------------------------------------------
+
+
+def result_of(shop: Shop, job: Job) -> Any:
+    row = Artifact.objects.get(pk=job.result["$artifact"])
+    return json.loads(b"".join(shop.ports.artifact_store.chunks(row.key)))
+
+
+def limited(settings: Any, **values: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, **values)
+
+
+def test_a_long_result_becomes_an_artifact_and_its_callback_stays_short(shop, settings) -> None:
+    limited(settings, inline_result_bytes=1000)
+    long = {"text": "ü" * 10_000, "list": list(range(300))}
+    job = run_once(shop, lambda request: long, callback_url="http://127.0.0.1:9/hook")
+    assert result_of(shop, job) == long
+    row = Artifact.objects.get()
+    assert (row.name, row.content_type, row.made_by_job) == ("result.json", "application/json", job.pk)
+    assert ArtifactUse.objects.get().is_result
+    body = Callback.objects.get().body
+    assert len(body) < 1000
+    assert json.loads(body)["result"] == job.result == ref(row.pk)
+
+
+@pytest.mark.parametrize(("size", "is_long"), [(998, False), (999, True)])
+def test_the_limit_counts_bytes_of_json(shop, settings, size, is_long) -> None:
+    limited(settings, inline_result_bytes=1000)
+    job = run_once(shop, lambda request: "x" * size)  # and two quotation marks
+    assert isinstance(job.result, dict) is is_long
+
+
+def test_a_short_result_of_characters_that_json_escapes_is_long() -> None:
+    assert _long_text("\U0001f980" * 84, 1000) is not None
+    assert _long_text("\U0001f980" * 83, 1000) is None
+    assert _long_text(JsonText("x" * 1001), 1000) is not None
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "followed_by", "expected"),
+    [(None, 5, None, 5), (7, 5, None, 7), (0, 5, None, 0), (None, 5, "run:R", 0)],
+)
+def test_a_model_may_set_its_own_limit_and_steps_of_workflows_have_none(
+    settings, own, of_all, followed_by, expected
+) -> None:
+    limited(settings, inline_result_bytes=of_all)
+    spec = ModelSpec("m", "m", inline_result_bytes=own)
+    assert inline_bytes_of(spec, followed_by) == expected
+
+
+def test_a_long_result_may_refer_to_outputs_of_its_run(shop, settings) -> None:
+    limited(settings, inline_result_bytes=1000)
+    mine = artifact_of(PICTURE)
+    job = run_once(shop, lambda request: {**save_picture(request), "text": "x" * 2000})
+    assert result_of(shop, job)["image"] == ref(mine.pk)
+    uses = ArtifactUse.objects.order_by("is_result").values_list("artifact_id", "is_result")
+    assert list(uses) == [(mine.pk, False), (job.result["$artifact"], True)]
+
+
+def test_a_long_result_stays_in_its_row_if_the_store_does_not_take_it_in_time(
+    shop, settings, monkeypatch
+) -> None:
+    limited(settings, inline_result_bytes=1000)
+    tries = []
+
+    def write(*_: Any) -> None:
+        tries.append(Attempt.objects.get().state)
+        raise StoreUnavailable("The store does not answer.")
+
+    monkeypatch.setattr(shop.ports.artifact_store, "write", write)
+    job = run_once(shop, lambda request: "x" * 2000)
+    assert job.result == "x" * 2000
+    assert set(tries) == {AttemptState.SENT}
+    assert len(tries) >= 2
+    assert not ArtifactUse.objects.exists()
+
+
 # -- the attempt's own waiting ----------------------------------------------------------------------
 
 
@@ -392,7 +478,7 @@ def waiting_bench(*errors: Exception, seconds: float = 60.0, remote_id: str | No
     runner = ScriptedRunner(starts=[Finished(1)], polls=[Finished(1)])
     bench = Bench(runner, remote_id=remote_id)
 
-    def keep(result: Any) -> KeptResult:
+    def keep(result: Any, *, is_last_try: bool) -> KeptResult:
         if left:
             raise left.pop(0)
         return KeptResult(("kept", result))

@@ -1,0 +1,99 @@
+"""Results that are in an artifact, as both clients and the API show them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.outputs import Maker, SavedOutput, Secured, secure
+from dispatcher_client import AnswerTooLarge, Client, FileChanged, NotFound
+from foundation.ids import new_id
+from jobs import ports, transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.models import Job
+from tests.dispatcher_client.test_files import client, store
+from tests.jobs.api.conftest import Account
+from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.support.factories import make_job, make_running
+from tests.support.fakes import START
+from tests.support.servers.web import Web
+
+from .conftest import NewClient
+
+__all__ = ["client", "redis_url", "store", "tenant", "web", "world"]
+LONG = {"text": "x" * 5000, "list": [1, 2, 3]}
+
+
+def ended_with(value: Any, tenant: Account) -> str:
+    """A job whose result is in an artifact; its id."""
+    job = make_job("zimg", tenant=tenant.tenant)
+    attempt_id = make_running(job)
+    text, of_process = json.dumps(value).encode(), ports.production_ports()
+    made_store, now = of_process.artifact_store, of_process.clock.now()
+    digest = hashlib.sha256(text).hexdigest()
+    output = SavedOutput(new_id(), digest, len(text), "application/json", "result.json")
+    made_store.write(Artifact(tenant_id=job.tenant_id, sha256=digest).key, len(text), [text])
+    outputs = secure(job.tenant_id, [output], Maker(job.pk, attempt_id, 1), made_store, now)
+    secured = Secured(outputs, job.tenant_id, now, outputs[0])
+    end = transitions.End(
+        job.pk,
+        attempt_id,
+        1,
+        "gpu-1/0",
+        Ending(),
+        RetryPolicy(),
+        START,
+        result=outputs[0].ref,
+        outputs=secured,
+    )
+    with transaction.atomic():
+        assert transitions.end_attempt(end).won
+    return job.pk
+
+
+def test_both_clients_read_a_long_result(client: Client, tenant: Account) -> None:
+    job = client.get(ended_with(LONG, tenant))
+    assert job.result_is_artifact
+    assert client.artifact(job.result).name == "result.json"
+    assert job.data["result_url"] == f"/api/v1/artifacts/{job.result['$artifact']}"
+    assert client.result(job) == LONG
+
+
+def test_a_result_that_is_only_a_reference_is_not_read(client: Client, tenant: Account) -> None:
+    """Its run saved a file, and its result is the reference to it."""
+    job_id = ended_with(LONG, tenant)
+    ArtifactUse.objects.update(is_result=False)
+    job = client.get(job_id)
+    assert not job.result_is_artifact
+    assert client.result(job) == job.result
+
+
+def test_a_job_that_names_another_jobs_artifact_as_its_result_shows_no_url(
+    client: Client, tenant: Account
+) -> None:
+    first = Job.objects.get(pk=ended_with(LONG, tenant))
+    other = make_job("zimg", tenant=tenant.tenant)
+    Job.objects.filter(pk=other.pk).update(result=first.result)
+    assert client.get(other.pk).data["result_url"] is None
+
+
+def test_a_long_result_is_bounded_and_checked(
+    web: Web, tenant: Account, client: Client, new_client: NewClient
+) -> None:
+    job = client.get(ended_with(LONG, tenant))
+    small = new_client(web.url, tenant.key, retry_seconds=1, max_answer_bytes=4000)
+    with pytest.raises(AnswerTooLarge):
+        small.result(job)
+    row, made_store = Artifact.objects.get(), ports.production_ports().artifact_store
+    path = next((made_store.root / "a").rglob(row.sha256))
+    path.write_bytes(path.read_bytes().replace(b"x", b"y"))
+    with pytest.raises(FileChanged):
+        client.result(job)
+    Artifact.objects.update(tenant_id=tenant.tenant.pk + 1)
+    with pytest.raises(NotFound):
+        client.result(job)
