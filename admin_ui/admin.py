@@ -13,6 +13,7 @@ from admin_ui.pages import (
     jobs,
     models,
     pauses,
+    schedules,
     servers,
     workflows,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "jobs",
     "models",
     "pauses",
+    "schedules",
     "servers",
     "workflows",
 ]

@@ -144,6 +144,43 @@ def start_run(
     """
     if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
         return earlier
+    run = make_run(
+        tenant_id,
+        name,
+        inputs,
+        ports=ports,
+        number=number,
+        priority=priority,
+        deadline_seconds=deadline_seconds,
+        tags=tags,
+        callback_url=callback_url,
+    )
+    if key is not None:
+        run.idempotency_key, run.fingerprint = key.key, key.fingerprint
+    try:
+        with transaction.atomic():
+            insert_run(run, ports)
+    except IntegrityError:
+        if key is None or (earlier := _earlier_run(tenant_id, key)) is None:
+            raise
+        return earlier  # another request with this key was faster
+    ports.wake_followers([follower_of(run.id)])
+    return StartedRun(run)
+
+
+def make_run(
+    tenant_id: int,
+    name: str,
+    inputs: Any,
+    *,
+    ports: Ports,
+    number: int | None = None,
+    priority: int = 5,
+    deadline_seconds: float | None = None,
+    tags: Collection[str] = (),
+    callback_url: str | None = None,
+) -> Run:
+    """Make the row of a run, whose inputs and the tenant's limits are checked. Raises Refused."""
     version = find_version(tenant_id, name, number)
     if version is None:
         raise UnknownWorkflow
@@ -167,21 +204,19 @@ def start_run(
     run.callback_url = callback_url or ""
     if deadline_seconds is not None:
         run.deadline_at = now + timedelta(seconds=deadline_seconds)
-    if key is not None:
-        run.idempotency_key, run.fingerprint = key.key, key.fingerprint
     run.event_seq = 1
-    try:
-        with transaction.atomic():
-            if full := QueueLimits(now, [(tenant_id, "")], ports).refusal(tenant_id, ""):
-                raise full
-            run.save(force_insert=True)
-            RunEvent.objects.create(run=run, seq=1, type="started", at=now, data={"version": version.number})
-    except IntegrityError:
-        if key is None or (earlier := _earlier_run(tenant_id, key)) is None:
-            raise
-        return earlier  # another request with this key was faster
-    ports.wake_followers([follower_of(run.id)])
-    return StartedRun(run)
+    return run
+
+
+def insert_run(run: Run, ports: Ports) -> None:
+    """Insert a run with its first event; the caller opens the transaction, and sends the hint after it.
+    Raises Refused if the tenant's queue is full."""
+    now = run.created_at
+    if full := QueueLimits(now, [(run.tenant_id, "")], ports).refusal(run.tenant_id, ""):
+        raise full
+    run.save(force_insert=True)
+    data = {"version": run.version.number}
+    RunEvent.objects.create(run=run, seq=1, type="started", at=now, data=data)
 
 
 def _take_tokens(tenant_id: int, nodes: int, ports: Ports) -> None:

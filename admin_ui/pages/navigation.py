@@ -33,6 +33,8 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         (
             ("Runs", "account_tree", "workflows", "run"),
             ("Waits", "pan_tool", "workflows", "wait"),
+            ("Schedules", "calendar_month", "schedules", "schedule"),
+            ("Firings", "event_repeat", "schedules", "firing"),
             ("Nodes", "linear_scale", "workflows", "node"),
             ("Definitions", "schema", "workflows", "workflow"),
             ("Versions", "history_edu", "workflows", "version"),

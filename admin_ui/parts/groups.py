@@ -8,10 +8,10 @@ from typing import Any
 from django.contrib.auth.models import Group, Permission
 from django.db.models import Q
 
-_APPS = ("admin_ui", "gpus", "jobs", "workflows")
+_APPS = ("admin_ui", "gpus", "jobs", "workflows", "schedules")
 _PAYLOADS = "view_payload"
 _REGISTRY = ("modelconfig", "placement", "pool", "server")
-_OPERATED = ("apikey", "callback", "deadletter", "job", "run", "tenant")
+_OPERATED = ("apikey", "callback", "deadletter", "job", "run", "schedule", "tenant")
 
 
 def write_groups(using: str = "default", **_: Any) -> None:

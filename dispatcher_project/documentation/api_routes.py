@@ -14,6 +14,7 @@ _TAGS = {
     "queue": "Jobs: what a tenant's key may use",
     "artifacts": "Artifacts: files of a tenant",
     "workflows": "Workflows: definitions and runs of a tenant",
+    "schedules": "Schedules: jobs and runs that start by the clock",
     "account": "Account: limits and usage of a tenant",
     "admin": "Administration: what an operator's key or a staff session may use",
     "gpu servers": "GPU servers",

@@ -89,6 +89,7 @@ INSTALLED_APPS = [
     "gpus",
     "jobs",
     "workflows",
+    "workflows.schedules",
     *(("admin_ui",) if PAGES else ()),
     "dispatcher_project",
     "benchmarks",

@@ -71,6 +71,19 @@ class DispatcherSettings:
     workflow_waits: int = 10_000
     """Most open waits of a tenant's runs: for people, signals and times. A map waits for the ends of its
     children; another node that would begin a further one fails."""
+    schedules: int = 10_000
+    """Most schedules of a tenant."""
+    schedule_min_seconds: float = 10.0
+    """Shortest `every_seconds` of a schedule."""
+    schedule_grace_seconds: float = 30.0
+    """A due time of a schedule that is started up to so late is on time; later ones are caught up, or
+    missed."""
+    schedule_catch_up_seconds: float = 7 * 86_400.0
+    """Longest `catch_up_seconds` of a schedule."""
+    schedule_backfill: int = 1_000
+    """Most due times of one backfill."""
+    schedule_waiting: int = 100
+    """Most firings of a schedule that wait for earlier ones (`queue_all`); further ones are skipped."""
     usage_days: int = 400
     """Days for which the usage of tenants is kept."""
     usage_tags: int = 200

@@ -20,6 +20,7 @@ TAGS = {
     "queue": "Submit jobs and follow them.",
     "artifacts": "Files that jobs read and write.",
     "workflows": "Store definitions of workflows; start and follow runs.",
+    "schedules": "Start jobs and runs by the clock.",
     "account": "Limits and usage of the key's tenant.",
     "gpu servers": "Results that GPU servers push.",
     "admin": "The fleet, tenants and keys: for operators.",

@@ -138,6 +138,12 @@ def submit_group(submissions: Sequence[Submission], ports: Ports) -> Sequence[It
     return push_and_wake(items, ports)
 
 
+def prepare_entries(submission: Submission, ports: Ports) -> list[Entry]:
+    """Check the requests of a submission and return what `insert.store` stores, for a caller that does so in
+    a transaction of its own. After its commit, `push_and_wake` follows. No idempotency keys."""
+    return _entries([submission], ports, {}, LOCK_WAIT_SECONDS)
+
+
 def _store(
     submissions: Sequence[Submission],
     ports: Ports,

@@ -40,6 +40,7 @@ from jobs.models import (
     WorkerSign,
 )
 from workflows.models import MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
+from workflows.schedules.models import Firing, Schedule
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 STATES = [
@@ -148,6 +149,7 @@ def fill(*, jobs: int) -> None:
     Pause.objects.create(kind="model", name="retired", since=NOW, actor="user:boss")
     PurgeLedger.objects.create(tenant=tenants[0], state="completed", count=7)
     _fill_workflows(tenants[0])
+    _fill_schedules(tenants[0])
 
 
 def _fill_workflows(tenant: Tenant) -> None:
@@ -166,6 +168,23 @@ def _fill_workflows(tenant: Tenant) -> None:
     MapChunk.objects.create(node=node, first=0, items=[1])
     RunEvent.objects.create(run=run, seq=1, type="started", at=NOW)
     EndNotice.objects.create(followed_by=f"run:{run.id}", ended_id=node.id, state="completed", at=NOW)
+
+
+def _fill_schedules(tenant: Tenant) -> None:
+    schedule = Schedule.objects.create(
+        tenant=tenant,
+        name="nightly",
+        cron="30 2 * * *",
+        timezone="Europe/Berlin",
+        anchor_at=NOW,
+        target={"submit": {"model": "zimg", "payload": {"prompt": "a <b>fox</b>"}}},
+        handled_at=NOW,
+        next_due_at=NOW,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    Firing.objects.create(schedule=schedule, due_at=NOW, outcome="missed", reason="late", count=3, at=NOW)
+    Firing.objects.create(schedule=schedule, due_at=NOW, backfill="1", outcome="waiting", at=NOW)
 
 
 def _job(number: int, tenant: Tenant) -> Job:

@@ -24,7 +24,11 @@ from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
 
 from .rows import fill
 
-OURS = [model for app in ("jobs", "gpus", "workflows") for model in apps.get_app_config(app).get_models()]
+OURS = [
+    model
+    for app in ("jobs", "gpus", "workflows", "schedules")
+    for model in apps.get_app_config(app).get_models()
+]
 MAX_QUERIES = 14
 pytestmark = pytest.mark.django_db
 

@@ -3,6 +3,17 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from .event_view import RunEvents
+from .schedules import (
+    Firings,
+    PauseSchedule,
+    PreviewNew,
+    PreviewStored,
+    ResumeSchedule,
+    ScheduleDetail,
+    Schedules,
+    StartBackfill,
+    Trigger,
+)
 from .views import (
     AnswerWait,
     CancelRun,
@@ -36,4 +47,13 @@ workflow_urls: list[URLPattern] = [
     path("runs/<str:run_id>/restart", RestartRun.as_view()),
     path("runs/<str:run_id>/waits/<str:key>", AnswerWait.as_view()),
     path("signals/<str:name>", SendSignal.as_view()),
+    path("schedules", Schedules.as_view()),
+    path("schedules/preview", PreviewNew.as_view()),
+    path("schedules/<str:name>", ScheduleDetail.as_view()),
+    path("schedules/<str:name>/preview", PreviewStored.as_view()),
+    path("schedules/<str:name>/trigger", Trigger.as_view()),
+    path("schedules/<str:name>/backfill", StartBackfill.as_view()),
+    path("schedules/<str:name>/pause", PauseSchedule.as_view()),
+    path("schedules/<str:name>/resume", ResumeSchedule.as_view()),
+    path("schedules/<str:name>/firings", Firings.as_view()),
 ]

@@ -104,3 +104,44 @@ class AnswerInvalid(Refused):
 
     code = "answer_invalid"
     status = 422
+
+
+class UnknownSchedule(Refused):
+    """There is no such schedule."""
+
+    code = "unknown_schedule"
+    status = 404
+
+
+class ScheduleExists(Refused):
+    """There is a schedule of this name. PUT replaces it."""
+
+    code = "schedule_exists"
+    status = 409
+
+
+class TooManySchedules(Refused):
+    """The tenant has as many schedules as it may have."""
+
+    code = "too_many_schedules"
+    status = 422
+
+
+class BackfillRefused(Refused):
+    """The backfill has no due time, or too many."""
+
+    code = "backfill_refused"
+    status = 422
+
+
+class TargetInvalid(Refused):
+    """The target of the schedule can't be started. code: why."""
+
+    code = "target_invalid"
+    status = 422
+
+    def __init__(
+        self, message: str = "", *, code: str = "target_invalid", pointer: str | None = None
+    ) -> None:
+        super().__init__(message, pointer=pointer)
+        self.code = code

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from jobs.sweeps.registry import Entry
 from workflows.sweeps import (
     cancelling_runs,
+    due_schedules,
     due_waits,
+    ended_firings,
     erasing_runs,
     lost_ends,
+    old_firings,
     old_runs,
     stalled_runs,
     unread_notices,
@@ -25,5 +28,16 @@ def entries() -> Mapping[str, Entry]:
         "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
         "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
         "erasing_runs": Entry(erasing_runs.sweep, erasing_runs.PERIOD_SECONDS, slow=True, any_layout=True),
+        "due_schedules": Entry(
+            due_schedules.sweep, due_schedules.PERIOD_SECONDS, slow=True, is_needed=due_schedules.is_needed
+        ),
+        "ended_firings": Entry(
+            ended_firings.sweep,
+            ended_firings.PERIOD_SECONDS,
+            slow=True,
+            is_needed=ended_firings.is_needed,
+            any_layout=True,
+        ),
+        "old_firings": Entry(old_firings.sweep, old_firings.PERIOD_SECONDS, slow=True, any_layout=True),
         "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
     }

@@ -50,7 +50,7 @@ def test_the_document_is_openapi_3_1_and_lists_every_route(anonymous: APIClient)
 def test_the_submit_comes_first_with_the_readmes_example(anonymous: APIClient) -> None:
     found = document(anonymous)
     assert next(iter(found["paths"])) == "/api/v1/queue/submit"
-    sections = ["queue", "artifacts", "workflows", "account", "gpu servers", "admin"]
+    sections = ["queue", "artifacts", "workflows", "schedules", "account", "gpu servers", "admin"]
     assert [one["name"] for one in found["tags"]] == sections
     content = found["paths"]["/api/v1/queue/submit"]["post"]["requestBody"]["content"]["application/json"]
     assert json.dumps(content["example"]) in (ROOT / "README.md").read_text()

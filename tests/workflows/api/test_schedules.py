@@ -1,0 +1,218 @@
+"""Schedules over HTTP: create, replace, preview, trigger, backfill, pause; tenants; refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.models import ApiKey, Job
+from tests.jobs.api.conftest import Account, World, forget_keys
+from tests.support.fakes import ManualClock
+from workflows.schedules.models import Firing, Schedule
+from workflows.sweeps import due_schedules
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.usefixtures("zimg")]
+
+SUBMIT = {"model": "zimg", "payload": {"day": {"$ref": "due_at"}}}
+DAILY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "submit": SUBMIT}
+
+
+@pytest.fixture
+def clock(world: World) -> ManualClock:
+    world.clock = clock = ManualClock()
+    return clock
+
+
+def call(account: Account, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    send = getattr(account.client, method)
+    return send(f"/api/v1/schedules{path}", body, format="json", headers=headers)
+
+
+def create(account: Account, name: str = "nightly", **fields: Any) -> Any:
+    return call(account, "post", "", {"name": name, **DAILY, **fields})
+
+
+def errors(answer: Any) -> list[tuple[str, str]]:
+    return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_schedule_is_created_shown_replaced_and_deleted(acme: Account) -> None:
+    answer = create(acme)
+    assert answer.status_code == 201, answer.json()
+    shown = answer.json()
+    assert len(shown["next"]) == 10
+    assert shown["next"][0] == {
+        "due_at": "2026-01-01T01:30:00Z",
+        "fires_at": "2026-01-01T01:30:00Z",
+        "local": "2026-01-01T02:30:00+01:00",
+    }
+    assert shown["words"] == "At 02:30 every day (Europe/Berlin)"
+    assert create(acme).status_code == 409
+    same = call(acme, "put", "/nightly", DAILY)
+    assert (same.status_code, Schedule.objects.get().version) == (200, 1)
+    changed = call(acme, "put", "/nightly", {**DAILY, "cron": "0 3 * * *"})
+    assert (changed.status_code, Schedule.objects.get().version) == (200, 2)
+    assert call(acme, "put", "/other", DAILY).status_code == 201
+    listed = acme.client.get("/api/v1/schedules").json()["results"]
+    assert [one["name"] for one in listed] == ["nightly", "other"]
+    assert call(acme, "delete", "/other").status_code == 204
+    assert acme.client.get("/api/v1/schedules/other").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"cron": "0 0 31 2 *"}, [("/cron", "invalid_cron")]),
+        ({"cron": "* * * * * *"}, [("/cron", "invalid_cron")]),
+        ({"cron": "* " * 200}, [("/cron", "invalid_cron")]),
+        ({"timezone": "Mars/Olympus"}, [("/timezone", "unknown_timezone")]),
+        (
+            {"every_seconds": 60.0},
+            [
+                ("/every_seconds", "one_of"),
+            ],
+        ),
+        ({"cron": None}, [("", "one_of"), ("/timezone", "not_allowed")]),
+        ({"submit": None}, [("", "one_of")]),
+        ({"submit": {**SUBMIT, "run_at": "2027-01-01T00:00:00Z"}}, [("/submit/run_at", "not_allowed")]),
+        ({"submit": {"model": "zimg"}}, [("/submit/payload", "required")]),
+        ({"submit": {**SUBMIT, "model": "nope"}}, [("/submit/model", "unknown_model")]),
+        (
+            {"submit": {"model": "zimg", "payload": {"a": [{"$ref": "inputs.x"}]}}},
+            [("/submit/payload/a/0/$ref", "invalid_reference")],
+        ),
+        ({"submit": None, "workflow": {"name": "nope"}}, [("/workflow/name", "unknown_workflow")]),
+        ({"overlap": "sometimes"}, [("/overlap", "not_a_choice")]),
+        ({"catch_up_seconds": 1e7}, [("/catch_up_seconds", "out_of_range")]),
+        ({"end_at": "2025-01-01T00:00:00Z"}, [("/end_at", "never")]),
+        (
+            {"start_at": "2027-01-01T00:00:00Z", "end_at": "2026-06-01T00:00:00Z"},
+            [("/end_at", "out_of_range")],
+        ),
+        ({"name": "preview"}, [("/name", "invalid")]),
+        ({"colour": 1}, [("/colour", "unknown_field")]),
+    ],
+)
+@pytest.mark.usefixtures("clock")
+def test_a_wrong_schedule_is_refused_with_its_places(acme: Account, fields: Any, expected: Any) -> None:
+    answer = create(acme, **fields)
+    assert (answer.status_code, errors(answer)) == (422, expected)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_short_period_and_a_past_time_are_refused(acme: Account) -> None:
+    answer = call(acme, "post", "", {"name": "a", "every_seconds": 1.0, "submit": SUBMIT})
+    assert errors(answer) == [("/every_seconds", "out_of_range")]
+    answer = call(acme, "post", "", {"name": "a", "at": "2025-01-01T00:00:00Z", "submit": SUBMIT})
+    assert errors(answer) == [("/at", "never")]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_preview_of_a_body_that_is_not_stored(acme: Account) -> None:
+    answer = acme.client.post("/api/v1/schedules/preview?n=3", DAILY, format="json")
+    assert [one["local"][:16] for one in answer.json()["next"]] == [
+        "2026-01-01T02:30",
+        "2026-01-02T02:30",
+        "2026-01-03T02:30",
+    ]
+    assert not Schedule.objects.exists()
+    create(acme)
+    assert len(acme.client.get("/api/v1/schedules/nightly/preview?n=200").json()["next"]) == 200
+    assert acme.client.get("/api/v1/schedules/nightly/preview?n=0").status_code == 400
+
+
+@pytest.mark.usefixtures("clock")
+def test_schedules_of_another_tenant_do_not_exist(acme: Account, other: Account) -> None:
+    create(acme)
+    span = {"from": "2025-12-01T00:00:00Z", "to": "2025-12-02T00:00:00Z"}
+    for method, path, body in (
+        ("get", "/nightly", None),
+        ("delete", "/nightly", None),
+        ("get", "/nightly/firings", None),
+        ("get", "/nightly/preview", None),
+        ("post", "/nightly/trigger", None),
+        ("post", "/nightly/pause", None),
+        ("post", "/nightly/resume", None),
+        ("post", "/nightly/backfill", span),
+    ):
+        assert call(other, method, path, body).status_code == 404, path
+    assert create(other).status_code == 201
+
+
+def test_a_trigger_and_its_firing(acme: Account, clock: ManualClock) -> None:
+    create(acme)
+    first = call(acme, "post", "/nightly/trigger", **{"Idempotency-Key": "1"})
+    assert first.status_code == 202, first.json()
+    again = call(acme, "post", "/nightly/trigger", **{"Idempotency-Key": "1"})
+    assert again.json()["job_id"] == first.json()["job_id"] == Job.objects.get().id
+    listed = acme.client.get("/api/v1/schedules/nightly/firings?outcome=started").json()["results"]
+    assert [(one["cause"], one["outcome"], one["job_id"]) for one in listed] == [
+        ("request", "started", first.json()["job_id"])
+    ]
+
+
+def test_a_trigger_of_a_refused_target_is_its_error(acme: Account, clock: ManualClock) -> None:
+    create(acme)
+    acme.tenant.allowed_models = []
+    acme.tenant.save()
+    answer = call(acme, "post", "/nightly/trigger")
+    assert (answer.status_code, answer.json()["code"]) == (403, "model_not_allowed")
+    assert not Firing.objects.exists()
+
+
+def test_a_backfill_is_counted_first(acme: Account, clock: ManualClock, settings: Any) -> None:
+    create(acme)
+    span = {"from": "2025-12-01T00:00:00Z", "to": "2025-12-10T12:00:00Z"}
+    counted = call(acme, "post", "/nightly/backfill", {**span, "dry_run": True})
+    assert (counted.status_code, counted.json()["count"]) == (200, 10)
+    assert not Firing.objects.exists()
+    assert call(acme, "post", "/nightly/backfill", span).status_code == 202
+    assert Firing.objects.filter(outcome="waiting").count() == 10
+    long = {"from": "2000-01-01T00:00:00Z", "to": "2025-12-10T12:00:00Z"}
+    refused = call(acme, "post", "/nightly/backfill", long)
+    assert (refused.status_code, refused.json()["code"]) == (422, "backfill_refused")
+    assert "1000" in refused.json()["detail"]
+    empty = {"from": "2025-12-01T12:00:00Z", "to": "2025-12-01T13:00:00Z"}
+    assert errors(call(acme, "post", "/nightly/backfill", empty)) == [("/from", "backfill_refused")]
+
+
+def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, world: World) -> None:
+    create(acme)
+    paused = call(acme, "post", "/nightly/pause", {"reason": "holidays"}).json()
+    assert (paused["paused"], paused["pause_reason"], paused["next"]) == (True, "holidays", [])
+    until = call(acme, "post", "/nightly/pause", {"until": "2026-01-05T00:00:00Z"}).json()
+    assert until["next"][0]["due_at"] == "2026-01-05T01:30:00Z"
+    resumed = call(acme, "post", "/nightly/resume").json()
+    assert (resumed["paused"], resumed["next"][0]["due_at"]) == (False, "2026-01-01T01:30:00Z")
+    clock.move(3 * 3600)
+    due_schedules.sweep(world.ports)
+    assert acme.client.get("/api/v1/schedules/nightly/firings").json()["results"][0]["outcome"] == "missed"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_key_for_reading_changes_nothing(acme: Account) -> None:
+    create(acme)
+    ApiKey.objects.update(scopes=["read"])
+    forget_keys()
+    assert acme.client.get("/api/v1/schedules/nightly").status_code == 200
+    assert call(acme, "post", "/preview", DAILY).status_code == 200
+    for method, path in (
+        ("put", "/nightly"),
+        ("post", ""),
+        ("delete", "/nightly"),
+        ("post", "/nightly/trigger"),
+    ):
+        assert call(acme, method, path, DAILY).status_code == 403
+
+
+def test_firings_are_paged_by_cursor(acme: Account, clock: ManualClock) -> None:
+    create(acme)
+    for _ in range(5):
+        clock.move(1)
+        call(acme, "post", "/nightly/trigger")
+    first = acme.client.get("/api/v1/schedules/nightly/firings?limit=3").json()
+    rest = acme.client.get(first["next"]).json()
+    ids = [one["firing_id"] for page in (first, rest) for one in page["results"]]
+    assert (len(ids), ids) == (5, sorted(ids, reverse=True))

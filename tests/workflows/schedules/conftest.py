@@ -1,0 +1,77 @@
+"""A tenant with a model, a clock that tests move, and schedules whose sweeps tests run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from jobs.domain.states import JobState
+from jobs.models import Job, Tenant
+from jobs.ports import Ports
+from jobs.sweeps.base import SweepCount
+from tests.jobs.api.conftest import World
+from tests.support.factories import make_model, make_tenant
+from tests.support.fakes import ManualClock
+from workflows.schedules import operations
+from workflows.schedules.body import ScheduleBody
+from workflows.schedules.models import Firing, Schedule
+from workflows.sweeps import due_schedules, ended_firings
+
+SUBMIT = {"model": "zimg", "payload": {"prompt": "x"}}
+
+
+@dataclass
+class Stage:
+    """Schedules of one tenant, under a clock that stands still."""
+
+    tenant: Tenant
+    clock: ManualClock
+    ports: Ports
+    counts: list[SweepCount] = field(default_factory=list)
+
+    def body(self, **fields: Any) -> ScheduleBody:
+        when = {} if {"every_seconds", "at"} & fields.keys() else {"cron": "* * * * *"}
+        what = {} if "workflow" in fields else {"submit": SUBMIT}
+        return ScheduleBody.model_validate({**when, **what, "overlap": "allow", **fields})
+
+    def put(self, name: str = "s", **fields: Any) -> Schedule:
+        row = operations.read_schedule(self.tenant.pk, name, self.body(**fields), ports=self.ports)
+        return operations.put_schedule(row).schedule
+
+    def sweep(self) -> SweepCount:
+        ended_firings.sweep(self.ports)
+        return due_schedules.sweep(self.ports)
+
+    def run_for(self, seconds: float, step: float = 1.0) -> None:
+        """Sweep each second of so many."""
+        for _ in range(int(seconds / step)):
+            self.clock.move(step)
+            self.sweep()
+
+    def end_jobs(self, state: JobState = JobState.COMPLETED, result: Any = None, **of: Any) -> None:
+        Job.objects.filter(finished_at=None, **of).update(
+            state=state.value, finished_at=self.clock.now(), result=result
+        )
+
+
+def told(schedule: Schedule) -> list[tuple[str, str, int]]:
+    """The firings, oldest first: outcome, reason, count."""
+    rows = Firing.objects.filter(schedule=schedule).order_by("due_at", "id")
+    return list(rows.values_list("outcome", "reason", "count"))
+
+
+def starts(schedule: Schedule) -> Sequence[datetime]:
+    """The due times that were started."""
+    rows = Firing.objects.filter(schedule=schedule, outcome="started")
+    return list(rows.order_by("due_at").values_list("due_at", flat=True))
+
+
+@pytest.fixture
+def stage(db: None) -> Stage:
+    world = World(clock=ManualClock())
+    make_model("zimg")
+    return Stage(make_tenant(), world.clock, world.ports)  # type: ignore[arg-type]

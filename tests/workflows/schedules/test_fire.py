@@ -1,0 +1,439 @@
+"""Due times become firings: on time, late, overlapping, paused, refused; never twice, never without a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from gpus.models import ModelConfig
+from jobs.domain.states import JobState
+from jobs.models import Job, Rollup, Tenant
+from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
+from workflows import operations as workflow_operations
+from workflows.models import Run, Workflow
+from workflows.schedules import operations
+from workflows.schedules.execution import fire as fire_module
+from workflows.schedules.execution.fire import Overtaken, fire
+from workflows.schedules.execution.launch import Launched
+from workflows.schedules.models import Firing, Schedule
+from workflows.sweeps import due_schedules, ended_firings, old_firings
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def test_each_due_time_starts_one_job_and_has_a_row(stage: Stage) -> None:
+    schedule = stage.put()
+    stage.run_for(300)
+    assert Job.objects.count() == 5
+    dues = starts(schedule)
+    assert [second - first for first, second in pairwise(dues)] == [timedelta(minutes=1)] * 4
+    assert set(Firing.objects.values_list("job_id", flat=True)) == set(
+        Job.objects.values_list("id", flat=True)
+    )
+    assert all(one.at - one.due_at <= timedelta(seconds=1) for one in Firing.objects.all())
+
+
+def test_a_job_gets_the_due_time_and_the_last_output(stage: Stage) -> None:
+    payload = {"at": {"$ref": "due_at"}, "seed": {"$ref": "last.output.seed", "default": 0}, "list": [1]}
+    stage.put(submit={"model": "zimg", "payload": payload, "tags": ["nightly"]})
+    stage.run_for(60)
+    first = Job.objects.get()
+    assert first.payload == {"at": "2026-01-01T00:01:00Z", "seed": 0, "list": [1]}
+    assert first.tags == ["nightly"]
+    stage.end_jobs(result={"seed": 7})
+    stage.run_for(60)
+    assert Job.objects.latest("id").payload["seed"] == 7
+
+
+def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> None:
+    schedule = stage.put(submit={"model": "zimg", "payload": {"x": {"$ref": "last.output"}}})
+    stage.run_for(60)
+    assert told(schedule) == [("skipped", "unresolved_ref", 1)]
+    assert Job.objects.count() == 0
+
+
+def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:
+    definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}, "inputs": {"required": ["day"]}}
+    workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
+    target = {"name": "film", "inputs": {"day": {"$ref": "due_at"}}, "priority": 3, "tags": ["t"]}
+    schedule = stage.put(workflow=target)
+    newer = {**definition, "description": "newer"}
+    workflow_operations.put_definition(stage.tenant.pk, "film", newer, ports=stage.ports)
+    stage.run_for(60)
+    run = Run.objects.get()
+    assert (run.inputs, run.priority, run.tags) == ({"day": "2026-01-01T00:01:00Z"}, 3, ["t"])
+    assert run.version.number == 2
+    assert Firing.objects.get(schedule=schedule).run_id == run.id
+
+
+# -- twice, and lost ---------------------------------------------------------------------------------------
+
+
+def test_a_due_time_has_one_firing_in_the_database(stage: Stage) -> None:
+    schedule = stage.put()
+    row = {"schedule": schedule, "due_at": stage.clock.now(), "outcome": "missed", "at": stage.clock.now()}
+    Firing.objects.create(**row)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Firing.objects.create(**row)
+    Firing.objects.create(**row, backfill="1")
+
+
+def test_of_two_sweepers_with_one_row_one_writes(stage: Stage) -> None:
+    stage.put()
+    stage.clock.move(61)
+    first, second = Schedule.objects.get(), Schedule.objects.get()
+    launched = Launched()
+    fire(first, stage.ports, launched)
+    with pytest.raises(Overtaken):
+        fire(second, stage.ports, launched)
+    assert Job.objects.count() == Firing.objects.count() == len(launched.jobs) == 1
+
+
+def test_an_edit_while_it_is_due_wins(stage: Stage) -> None:
+    stage.put()
+    stage.clock.move(61)
+    as_read = Schedule.objects.get()
+    edited = stage.put(every_seconds=3600.0)
+    with pytest.raises(Overtaken):
+        fire(as_read, stage.ports, Launched())
+    assert Schedule.objects.get().next_due_at == edited.next_due_at
+    assert Job.objects.count() == 0
+
+
+def test_a_due_time_with_a_firing_is_not_started_again(stage: Stage) -> None:
+    schedule = stage.put()
+    stage.run_for(60)
+    Schedule.objects.update(handled_at=schedule.handled_at, next_at=stage.clock.now())  # an old backup
+    stage.run_for(60)
+    assert len(starts(schedule)) == Job.objects.count() == 2
+
+
+def test_a_clock_that_steps_back_repeats_nothing(stage: Stage) -> None:
+    schedule = stage.put()
+    stage.run_for(180)
+    stage.clock.at -= timedelta(hours=1)
+    stage.put(submit={**SUBMIT, "tags": ["edited"]})
+    stage.run_for(3600, step=30)
+    assert len(starts(schedule)) == 3
+    stage.run_for(60)
+    assert len(starts(schedule)) == Job.objects.count() == 4
+
+
+def test_a_clock_that_steps_ahead_leaves_a_row_for_each_due_time(stage: Stage) -> None:
+    schedule = stage.put()
+    stage.run_for(60)
+    stage.clock.at += timedelta(hours=1)
+    stage.run_for(60)
+    assert told(schedule)[0] == ("started", "", 1)
+    assert sum(count for _, _, count in told(schedule)) == 62
+
+
+@pytest.mark.parametrize(("catch_up", "expected"), [("none", 0), ("last", 1), ("all", 2)])
+def test_ten_minutes_without_a_sweep(stage: Stage, catch_up: str, expected: int) -> None:
+    schedule = stage.put(cron="*/4 * * * *", catch_up=catch_up)
+    stage.clock.move(600)
+    stage.sweep()
+    assert len(starts(schedule)) == Job.objects.count() == expected
+    assert sum(count for _, _, count in told(schedule)) == 2
+
+
+def test_a_long_backlog_is_handled_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fire_module, "MAX_DUES", 7)
+    monkeypatch.setattr(fire_module, "MAX_STARTS", 3)
+    schedule = stage.put(catch_up="all", catch_up_seconds=1200.0)
+    stage.clock.move(1800)
+    for _ in range(12):
+        stage.sweep()
+    dues = starts(schedule)
+    assert len(dues) == len(set(dues)) == 21  # 20 minutes, both ends
+    assert sum(count for _, _, count in told(schedule)) == 30
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("place", ["set_schedule", "statements.insert_all"])
+def test_a_crash_in_the_transaction_leaves_the_due_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    schedule = stage.put()
+    stage.clock.move(61)
+
+    def crash(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"workflows.schedules.execution.fire.{place}", crash)
+    with pytest.raises(KeyboardInterrupt):
+        due_schedules.sweep(stage.ports)
+    monkeypatch.undo()
+    assert Job.objects.count() == Firing.objects.count() == 0
+    stage.sweep()
+    assert len(starts(schedule)) == 1
+
+
+# -- rows that can't be fired ------------------------------------------------------------------------------
+
+
+def test_a_row_that_raises_stops_no_other(stage: Stage) -> None:
+    poison = stage.put("a")
+    Schedule.objects.filter(pk=poison.pk).update(target={"nonsense": 1})
+    good = stage.put("b")
+    stage.run_for(180)
+    assert len(starts(good)) == 3
+    reasons = {reason for _, reason, _ in told(poison)}
+    assert reasons == {"internal_error"}
+    assert Schedule.objects.get(pk=poison.pk).error_code == "internal_error"
+
+
+def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
+    schedule, good = stage.put("a"), stage.put("b", every_seconds=60.0)
+    ModelConfig.objects.all().delete()
+    stage.ports.registry.clear()
+    stage.run_for(60)
+    assert told(schedule) == told(good) == [("skipped", "unknown_model", 1)]
+
+
+def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
+    definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}}
+    workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
+    schedule = stage.put(workflow={"name": "film"})
+    Workflow.objects.all().delete()
+    stage.run_for(60)
+    assert told(schedule) == [("skipped", "unknown_workflow", 1)]
+
+
+def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
+    schedule = stage.put()
+    Tenant.objects.update(allowed_models=["other"])
+    stage.ports.limit_caches.clear()
+    stage.run_for(60)
+    assert told(schedule) == [("skipped", "model_not_allowed", 1)]
+
+
+def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: Stage) -> None:
+    Tenant.objects.update(max_queued=1)
+    schedule = stage.put(cron="*/5 * * * *", catch_up="last", catch_up_seconds=120.0)
+    stage.run_for(610)
+    assert told(schedule) == [("started", "", 1)]
+    stage.end_jobs()
+    stage.run_for(4)
+    assert told(schedule) == [("started", "", 1), ("started", "", 1)]
+    stage.run_for(900, step=5)
+    assert told(schedule)[2:] == [("skipped", "tenant_queue_full", 1)] * 2
+    assert Job.objects.filter(finished_at=None).count() == 1
+
+
+def test_an_exhausted_quota_skips_with_its_reason(stage: Stage) -> None:
+    Tenant.objects.update(daily_gpu_seconds=0.001)
+    schedule = stage.put(catch_up="none")
+
+    Rollup.objects.create(
+        at=stage.clock.now(), span_seconds=3_600, tenant=stage.tenant, model="zimg", gpu_seconds=10.0
+    )
+    stage.ports.limit_caches.clear()
+    stage.run_for(120)
+    assert ("skipped", "quota_exhausted") in {(outcome, reason) for outcome, reason, _ in told(schedule)}
+
+
+def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage) -> None:
+    schedule = stage.put(timezone="Europe/Berlin", catch_up="none")
+    Schedule.objects.update(timezone="Europe/Atlantis")
+    stage.run_for(120)
+    row = Schedule.objects.get()
+    assert row.error_code == "unknown_timezone"
+    assert told(schedule) == [("skipped", "unknown_timezone", 1)]
+    Schedule.objects.update(timezone="Europe/Berlin")
+    stage.run_for(600, step=5)
+    row = Schedule.objects.get()
+    assert row.error_code == ""
+    assert row.next_at is not None
+    assert ("missed", "late") in {(outcome, reason) for outcome, reason, _ in told(schedule)}
+    assert sum(count for _, _, count in told(schedule)) == 12
+
+
+# -- overlaps ----------------------------------------------------------------------------------------------
+
+
+def test_skip_starts_no_second_one(stage: Stage) -> None:
+    schedule = stage.put(overlap="skip")
+    stage.run_for(180)
+    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1), ("skipped", "overlap", 1)]
+    stage.end_jobs()
+    stage.run_for(60)
+    assert len(starts(schedule)) == 2
+
+
+def test_queue_one_starts_one_after_the_end(stage: Stage) -> None:
+    schedule = stage.put(overlap="queue_one")
+    stage.run_for(180)
+    assert [outcome for outcome, _, _ in told(schedule)] == ["started", "waiting", "skipped"]
+    stage.end_jobs()
+    stage.run_for(2)
+    assert [outcome for outcome, _, _ in told(schedule)] == ["started", "started", "skipped"]
+
+
+def test_queue_all_starts_them_in_order(stage: Stage) -> None:
+    schedule = stage.put(overlap="queue_all")
+    stage.run_for(240)
+    Schedule.objects.update(next_at=None)
+    for expected in (2, 3, 4):
+        stage.end_jobs()
+        stage.run_for(2)
+        assert len(starts(schedule)) == expected
+        assert Job.objects.filter(finished_at=None).count() == 1
+    dues = Firing.objects.order_by("at", "id").values_list("due_at", flat=True)
+    assert list(dues) == sorted(dues)
+
+
+def test_a_newer_one_cancels_the_one_before(stage: Stage) -> None:
+    schedule = stage.put(overlap="cancel_previous")
+    stage.run_for(60)
+    stage.run_for(60)
+    first = Job.objects.earliest("id")
+    assert first.state == JobState.CANCELLED  # it was queued
+    stage.run_for(2)
+    assert [outcome for outcome, _, _ in told(schedule)] == ["started", "started"]
+    assert Job.objects.filter(finished_at=None).count() == 1
+
+
+def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = stage.put(overlap="cancel_previous")
+    stage.run_for(60)
+    monkeypatch.setattr(fire_module, "cancel_job", lambda *_, **__: None)  # it takes until the run has ended
+    stage.run_for(121)
+    assert [(outcome, reason) for outcome, reason, _ in told(schedule)] == [
+        ("started", ""),
+        ("skipped", "superseded"),
+        ("waiting", ""),
+    ]
+
+
+# -- pauses ------------------------------------------------------------------------------------------------
+
+
+def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
+    schedule = stage.put(catch_up="all")
+    stage.run_for(60)
+    operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)
+    stage.run_for(600, step=10)
+    assert len(told(schedule)) == 1
+    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    stage.run_for(60)
+    assert told(schedule) == [
+        ("started", "", 1),
+        ("skipped", "paused", 9),
+        ("started", "", 1),
+        ("started", "", 1),
+    ]
+
+
+def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
+    schedule = stage.put()
+    until = stage.clock.now() + timedelta(seconds=150)
+    operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
+    stage.run_for(180)
+    assert told(schedule) == [("skipped", "paused", 2), ("started", "", 1)]
+
+
+def test_failures_in_a_row_pause_it(stage: Stage) -> None:
+    stage.put(pause_after_failures=2)
+    for state in (JobState.FAILED, JobState.COMPLETED, JobState.FAILED, JobState.FAILED):
+        assert Schedule.objects.get().paused_from is None
+        stage.run_for(60)
+        stage.end_jobs(state)
+        ended_firings.sweep(stage.ports)
+    row = Schedule.objects.get()
+    assert row.next_at is None
+    assert row.pause_reason == "2 failures in a row"
+    stage.run_for(120)
+    assert Job.objects.count() == 4
+    operations.resume_schedule(row, ports=stage.ports)
+    assert Schedule.objects.get().failures == 0
+
+
+# -- triggers, backfills, retention --------------------------------------------------------------------------
+
+
+def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
+    schedule = operations.pause_schedule(stage.put(overlap="skip"), ports=stage.ports)
+    key = operations.RequestKey("k")
+    first = operations.trigger(schedule, by="me", ports=stage.ports, key=key)
+    again = operations.trigger(schedule, by="me", ports=stage.ports, key=key)
+    assert (first.id, first.job_id) == (again.id, again.job_id)
+    operations.trigger(schedule, by="me", ports=stage.ports)
+    assert Job.objects.count() == 2
+
+
+def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> None:
+    schedule = stage.put(cron="0 * * * *")
+    now = stage.clock.now()
+    done = operations.backfill(
+        schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, key=operations.RequestKey("k")
+    )
+    assert len(done.dues) == 4
+    operations.backfill(
+        schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, key=operations.RequestKey("k")
+    )
+    for expected in (1, 2, 3, 4):
+        stage.run_for(2)
+        assert Job.objects.count() == expected
+        stage.end_jobs()
+    assert starts(schedule) == list(done.dues)
+
+
+def test_a_parallel_backfill_starts_all_at_once(stage: Stage) -> None:
+    schedule = stage.put(cron="0 * * * *")
+    now = stage.clock.now()
+    operations.backfill(schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, parallel=True)
+    stage.run_for(1)
+    assert Job.objects.count() == 4
+
+
+def test_old_firings_are_deleted_except_those_under_way(stage: Stage) -> None:
+    stage.put()
+    stage.run_for(120)
+    stage.end_jobs(id=Job.objects.earliest("id").id)
+    ended_firings.sweep(stage.ports)
+    Schedule.objects.update(next_at=None)
+    stage.clock.move(31 * 86_400)
+    assert old_firings.sweep(stage.ports).repaired == 1
+    assert Firing.objects.get().ended_at is None
+
+
+def test_a_firing_whose_job_was_deleted_ends(stage: Stage) -> None:
+    stage.put()
+    stage.run_for(60)
+    Job.objects.all().delete()
+    ended_firings.sweep(stage.ports)
+    assert Firing.objects.get().end_state == "gone"
+
+
+def test_a_one_time_schedule_fires_once(stage: Stage) -> None:
+    schedule = stage.put(at=stage.clock.now() + timedelta(seconds=30))
+    stage.run_for(90)
+    assert len(starts(schedule)) == 1
+    assert Schedule.objects.get().next_at is None
+
+
+def test_jitter_delays_the_firing_and_keeps_its_due_time(stage: Stage) -> None:
+    schedule = stage.put(jitter_seconds=30.0)
+    jitter = schedule.jitter.total_seconds()
+    assert 1 < jitter < 30
+    stage.run_for(60 + int(jitter) - 1)
+    assert not starts(schedule)
+    stage.run_for(2)
+    assert starts(schedule) == [datetime(2026, 1, 1, 0, 1, tzinfo=UTC)]
+
+
+def test_lost_tickets_of_a_firing_are_pushed_by_the_reconciler_alone(stage: Stage) -> None:
+    ports = replace(stage.ports, send_wakes=lambda wakes: 0)
+    stage.put()
+    stage.clock.move(61)
+    due_schedules.sweep(ports)
+    assert Job.objects.get().state == JobState.QUEUED

@@ -1,0 +1,450 @@
+"""Fires a schedule: one transaction writes what became of its due times, the jobs and runs that they start,
+and the next due time.
+
+It begins with a compare-and-set of `Schedule.version`: of two sweepers, one writes. `handled_at` never moves
+back, so neither a clock that steps back nor an edit repeats a due time; the unique key of `Firing` stands
+behind both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from foundation.database import statements
+from foundation.database.connections import write_lock
+from foundation.ids import new_id
+from jobs.domain.errors import NotCancellable, Refused
+from jobs.domain.states import FINAL_JOB_STATES
+from jobs.limits.submit_limits import LONGEST_SECONDS
+from jobs.models import Job
+from jobs.operations.jobs import cancel_job
+from jobs.ports import Ports
+from workflows.domain.errors import RunFinished
+from workflows.models import Run
+from workflows.operations import cancel_run
+from workflows.schedules.domain.policy import Lateness, Outcome, Overlap, Reason, Step, judge, step_of
+from workflows.schedules.domain.timetable import Timetable, UnknownTimezone
+from workflows.schedules.execution.launch import Launch, Launched, prepare
+from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
+
+log = structlog.get_logger()
+
+MAX_DUES = 1_000
+"""Due times that one transaction handles: cronsim needs 44 µs for one."""
+MAX_STARTS = 50
+"""Firings that one transaction starts."""
+LOOK_AGAIN_SECONDS = 300.0
+"""Time after which a schedule whose time zone is unknown is looked at again."""
+MAX_TRIES = 5
+"""Errors in a row after which a due time is given up."""
+MAX_DETAIL = 500
+_RETRIES = 60
+
+
+class Overtaken(Exception):
+    """The schedule was changed or fired meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unended:
+    """The firings of a schedule that have not ended. running: their jobs or runs have not. waiting: number
+    of those by the timetable or a backfill that wait for these."""
+
+    running: Sequence[Firing] = ()
+    waiting: int = 0
+
+
+def unended_of(schedule_ids: Sequence[int]) -> dict[int, Unended]:
+    """Return the firings that have not ended, by schedule. Read it after the schedules: a firing that is
+    missing here has raised the version meanwhile."""
+    waiting: dict[int, int] = {}
+    rows = Firing.objects.filter(schedule_id__in=schedule_ids, outcome=Outcome.WAITING.value)
+    for schedule_id in rows.values_list("schedule_id", flat=True):
+        waiting[schedule_id] = waiting.get(schedule_id, 0) + 1
+    opened = list(
+        Firing.objects.filter(
+            schedule_id__in=schedule_ids, outcome=Outcome.STARTED.value, ended_at=None
+        ).order_by("id")
+    )
+    live = set(
+        Job.objects.filter(id__in=[one.job_id for one in opened if one.job_id])
+        .exclude(state__in=[state.value for state in FINAL_JOB_STATES])
+        .values_list("id", flat=True)
+    ) | set(
+        Run.objects.filter(id__in=[one.run_id for one in opened if one.run_id], finished_at=None).values_list(
+            "id", flat=True
+        )
+    )
+    running: dict[int, list[Firing]] = {}
+    for one in opened:
+        if one.job_id in live or one.run_id in live:
+            running.setdefault(one.schedule_id, []).append(one)
+    return {
+        one: Unended(running.get(one, ()), waiting.get(one, 0)) for one in running.keys() | waiting.keys()
+    }
+
+
+def next_look(schedule: Schedule, next_due_at: datetime | None) -> datetime | None:
+    """Return when the sweep looks at the schedule whose next due time this is; None: never."""
+    if next_due_at is None:
+        return None
+    at = next_due_at + schedule.jitter
+    if schedule.paused_from is None:
+        return at
+    if schedule.paused_until is None:
+        return None
+    return max(at, schedule.paused_until) if schedule.paused_from <= next_due_at else at
+
+
+# -- due times -----------------------------------------------------------------------------------------------
+
+
+def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended | None = None) -> bool:
+    """Handle the due times of a schedule that have come, as many as one transaction may. Return True if there
+    are more.
+
+    schedule: as read. unended: its firings that have not ended; None: they are read. launched: receives the
+    jobs and runs, after the commit. Raises Overtaken.
+    """
+    now = ports.clock.now()
+    try:
+        timetable = schedule.timetable
+    except UnknownTimezone as error:
+        _stop(schedule, Reason.UNKNOWN_TIMEZONE, str(error), now, LOOK_AGAIN_SECONDS)
+        return False
+    if unended is None:
+        unended = unended_of([schedule.pk]).get(schedule.pk, Unended())
+    refusals: dict[datetime, Refused] = {}
+    known: set[datetime] = set()
+    for _ in range(_RETRIES):
+        plan = _Plan(schedule, timetable, unended, now, ports, refusals, known)
+        plan.make()
+        try:
+            found = plan.write()
+        except _RefusedInside as error:  # by a limit that is counted in the transaction
+            refusals[error.due_at] = error.refused
+            continue
+        except IntegrityError:
+            taken = _known(schedule, plan.rows)
+            if taken <= known:
+                raise
+            known |= taken
+            continue
+        launched.jobs += found.jobs
+        launched.runs += found.runs
+        plan.cancel_replaced()
+        return plan.has_more
+    raise Overtaken
+
+
+class _RefusedInside(Exception):
+    """A limit refused a start inside the transaction."""
+
+    def __init__(self, due_at: datetime, refused: Refused) -> None:
+        super().__init__(str(refused))
+        self.due_at, self.refused = due_at, refused
+
+
+def _known(schedule: Schedule, rows: Sequence[Firing]) -> set[datetime]:
+    """Return the due times among these rows that have a firing."""
+    dues = [row.due_at for row in rows]
+    found = Firing.objects.filter(schedule=schedule, backfill=NO_BACKFILL, due_at__in=dues)
+    return set(found.values_list("due_at", flat=True))
+
+
+@dataclass
+class _Plan:
+    """The rows of one transaction.
+
+    refusals: of starts, by due time, as a former try of the transaction found. known: due times that have a
+    firing.
+    """
+
+    schedule: Schedule
+    timetable: Timetable
+    unended: Unended
+    now: datetime
+    ports: Ports
+    refusals: Mapping[datetime, Refused]
+    known: set[datetime]
+    rows: list[Firing] = field(default_factory=list)
+    launches: dict[datetime, Launch] = field(default_factory=dict)
+    replaces: bool = False
+    has_more: bool = False
+
+    def make(self) -> None:
+        schedule = self.schedule
+        rules = schedule.lateness(settings.DISPATCHER.schedule_grace_seconds)
+        self.handled_at = schedule.handled_at
+        self.wait_until: datetime | None = None
+        dues = self.timetable.between(
+            schedule.handled_at + timedelta(microseconds=1), self.now - rules.jitter, MAX_DUES + 1
+        )
+        are_all = len(dues) <= MAX_DUES
+        self.has_more = not are_all
+        dues = dues[:MAX_DUES]
+        self.running, self.waiting = len(self.unended.running), self.unended.waiting
+        new = [due for due in dues if due not in self.known]
+        for judged in judge(new, self.now, rules, are_all=are_all):
+            if judged.reason is not None:
+                outcome = Outcome.SKIPPED if judged.reason is Reason.PAUSED else Outcome.MISSED
+                self._add(judged.first, outcome, judged.reason, last=judged.last, count=judged.count)
+            elif len(self.launches) >= MAX_STARTS:
+                self.has_more = True
+                return
+            elif not self._take(judged.first, rules):
+                return
+            self.handled_at = judged.last
+        if dues:
+            self.handled_at = dues[-1]
+
+    def _take(self, due: datetime, rules: Lateness) -> bool:
+        """Plan what a due time does that is to be started. Return False if it is to be tried later."""
+        most = settings.DISPATCHER.schedule_waiting
+        step = step_of(
+            Overlap(self.schedule.overlap), running=self.running, waiting=self.waiting, most_waiting=most
+        )
+        if step is Step.SKIP:
+            self._add(due, Outcome.SKIPPED, Reason.OVERLAP)
+        elif step is Step.FULL:
+            self._add(due, Outcome.SKIPPED, Reason.TOO_MANY_WAITING, f"At most {most} firings wait.")
+        elif step is Step.START:
+            return self._launch(due, rules)
+        else:
+            if step is Step.REPLACE:
+                self.replaces = True
+                self.waiting = 0
+                for row in self.rows:
+                    if row.outcome == Outcome.WAITING:
+                        row.outcome, row.reason = Outcome.SKIPPED.value, Reason.SUPERSEDED.value
+            self._add(due, Outcome.WAITING)
+            self.waiting += 1
+        return True
+
+    def _launch(self, due: datetime, rules: Lateness) -> bool:
+        try:
+            if due in self.refusals:
+                raise self.refusals[due]
+            self.launches[due] = prepare(self.schedule, due, self.ports)
+        except Refused as refused:
+            if refused.passes and (again := self._try_again_at(due, refused, rules)) is not None:
+                self.wait_until = again
+                return False
+            self._add(due, Outcome.SKIPPED, refused.code, str(refused))
+        else:
+            self._add(due, Outcome.STARTED)
+            self.running += 1
+        return True
+
+    def _try_again_at(self, due: datetime, refused: Refused, rules: Lateness) -> datetime | None:
+        """Return when a start that a limit refused is tried again; None: it would be too late by then."""
+        late = (self.now - due - rules.jitter).total_seconds()
+        again = min(30.0, max(1.0, late / 4))
+        known_wait = refused.retry_after_seconds or 0.0
+        if late + (known_wait if known_wait > LONGEST_SECONDS else again) > rules.patience_seconds():
+            return None
+        return self.now + timedelta(seconds=again)
+
+    def _add(
+        self,
+        due: datetime,
+        outcome: Outcome,
+        reason: str = "",
+        detail: str = "",
+        *,
+        last: datetime | None = None,
+        count: int = 1,
+    ) -> None:
+        """Plan the row of a due time, or of those from it to the last one."""
+        before = self.rows[-1] if self.rows else None
+        if (
+            before is not None
+            and outcome in (Outcome.SKIPPED, Outcome.MISSED)
+            and (before.outcome, before.reason) == (outcome, str(reason))
+        ):
+            before.until_at, before.count = last or due, before.count + count
+            return
+        self.rows.append(
+            Firing(
+                id=new_id(self.now.timestamp()),
+                schedule_id=self.schedule.pk,
+                due_at=due,
+                until_at=last if count > 1 else None,
+                count=count,
+                outcome=outcome.value,
+                reason=str(reason)[:64],
+                detail=detail[:MAX_DETAIL],
+                at=self.now,
+            )
+        )
+
+    def write(self) -> Launched:
+        """Write the rows; return what was started. Raises Overtaken, _RefusedInside, IntegrityError."""
+        next_due_at = self.timetable.next_after(self.handled_at)
+        next_at = next_look(self.schedule, next_due_at)
+        if self.wait_until is not None:
+            next_at = self.wait_until
+        elif self.has_more:
+            next_at = self.now  # behind the others that are due
+        launched = Launched()
+        with write_lock(len(self.rows) + 1), transaction.atomic():
+            set_schedule(
+                self.schedule,
+                handled_at=self.handled_at,
+                next_due_at=next_due_at,
+                next_at=next_at,
+                tries=0,
+                error_code="",
+                error_message="",
+            )
+            if self.replaces:
+                Firing.objects.filter(
+                    schedule=self.schedule, outcome=Outcome.WAITING.value, backfill=NO_BACKFILL
+                ).update(outcome=Outcome.SKIPPED.value, reason=Reason.SUPERSEDED.value, at=self.now)
+            for row in self.rows:
+                if (launch := self.launches.get(row.due_at)) is not None:
+                    try:
+                        launch.insert(row, launched, self.ports)
+                    except Refused as refused:
+                        raise _RefusedInside(row.due_at, refused) from None
+            statements.insert_all(self.rows)
+        return launched
+
+    def cancel_replaced(self) -> None:
+        """Cancel what the firing of this transaction waits for."""
+        if self.replaces:
+            cancel_firings(self.unended.running, self.ports)
+
+
+def cancel_firings(firings: Sequence[Firing], ports: Ports) -> None:
+    """Ask for the cancel of the jobs and runs of firings. Idempotent."""
+    for one in firings:
+        try:
+            if one.job_id is not None:
+                cancel_job(one.job_id, ports=ports)
+            elif one.run_id is not None:
+                cancel_run(one.run_id, ports=ports)
+        except (NotCancellable, Job.DoesNotExist, RunFinished):
+            pass  # it has ended meanwhile
+
+
+def set_schedule(schedule: Schedule, **fields: Any) -> None:
+    """Write these fields of a schedule as it was read, and raise its version, in the database only. Raises
+    Overtaken."""
+    rows = Schedule.objects.filter(pk=schedule.pk, version=schedule.version)
+    if not rows.update(version=schedule.version + 1, **fields):
+        raise Overtaken
+
+
+def _stop(schedule: Schedule, reason: Reason, detail: str, now: datetime, seconds: float) -> None:
+    """Write that a schedule's due time can't be handled, and look at it again so much later."""
+    due = schedule.next_due_at
+    handled_at = schedule.handled_at if due is None else max(due, schedule.handled_at)
+    with transaction.atomic():
+        set_schedule(
+            schedule,
+            handled_at=handled_at,
+            next_due_at=None,
+            next_at=now + timedelta(seconds=seconds),
+            tries=0,
+            error_code=reason.value,
+            error_message=detail[:MAX_DETAIL],
+        )
+        if due is not None:
+            row = Firing(
+                id=new_id(now.timestamp()),
+                schedule_id=schedule.pk,
+                due_at=due,
+                outcome=Outcome.SKIPPED.value,
+                reason=reason.value,
+                detail=detail[:MAX_DETAIL],
+                at=now,
+            )
+            statements.insert(row, ignore_conflicts=True)
+
+
+def note_error(schedule: Schedule, error: Exception, ports: Ports) -> None:
+    """Put off a schedule whose firing raised an error; after `MAX_TRIES` its due time is skipped. So a row
+    that always fails never keeps the sweep from the others."""
+    now = ports.clock.now()
+    schedule = Schedule.objects.get(pk=schedule.pk)
+    tries = schedule.tries + 1
+    if tries > MAX_TRIES:
+        _stop(schedule, Reason.ERROR, repr(error), now, 1.0)
+        return
+    set_schedule(
+        schedule,
+        tries=tries,
+        next_at=now + timedelta(seconds=2**tries),
+        error_code=Reason.ERROR.value,
+        error_message=repr(error)[:MAX_DETAIL],
+    )
+
+
+# -- firings that wait ---------------------------------------------------------------------------------------
+
+
+def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
+    """Start firings of a schedule that wait: the first one if no other runs, and backfills that may overlap.
+    Return how many started. Raises Overtaken."""
+    rows = Firing.objects.filter(schedule=schedule, outcome=Outcome.WAITING.value).order_by("id")
+    now = ports.clock.now()
+    if is_paused(schedule, now):
+        rows = rows.exclude(backfill=NO_BACKFILL)
+    unended = unended_of([schedule.pk]).get(schedule.pk, Unended())
+    started = 0
+    for firing in rows[:MAX_STARTS]:
+        if unended.running and not firing.may_overlap:
+            if schedule.overlap == Overlap.CANCEL_PREVIOUS and firing.backfill == NO_BACKFILL:
+                cancel_firings(unended.running, ports)
+            break
+        try:
+            _start(schedule, firing, ports, launched)
+        except Refused as refused:
+            if refused.passes:
+                break
+            with transaction.atomic():
+                set_schedule(schedule)
+                Firing.objects.filter(id=firing.id, outcome=Outcome.WAITING.value).update(
+                    outcome=Outcome.SKIPPED.value,
+                    reason=refused.code[:64],
+                    detail=str(refused)[:MAX_DETAIL],
+                    at=now,
+                )
+            schedule.version += 1
+            continue
+        schedule.version += 1
+        started += 1
+        if not firing.may_overlap:
+            break
+    return started
+
+
+def is_paused(schedule: Schedule, now: datetime) -> bool:
+    """Return True if no due time is started now."""
+    if schedule.paused_from is None or schedule.paused_from > now:
+        return False
+    return schedule.paused_until is None or schedule.paused_until > now
+
+
+def _start(schedule: Schedule, firing: Firing, ports: Ports, launched: Launched) -> None:
+    """Start a waiting firing. Raises Refused, and Overtaken if it does not wait any more."""
+    launch = prepare(schedule, firing.due_at, ports)
+    found = Launched()
+    with write_lock(2), transaction.atomic():
+        set_schedule(schedule)
+        launch.insert(firing, found, ports)
+        rows = Firing.objects.filter(id=firing.id, outcome=Outcome.WAITING.value)
+        if not rows.update(
+            outcome=Outcome.STARTED.value, job_id=firing.job_id, run_id=firing.run_id, at=ports.clock.now()
+        ):
+            raise Overtaken
+    launched.jobs += found.jobs
+    launched.runs += found.runs

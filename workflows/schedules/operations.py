@@ -1,0 +1,440 @@
+"""What people and clients do with schedules: store, delete, pause, resume, preview, trigger and backfill
+them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from foundation.database import statements
+from foundation.http_api.problems import FieldError, Problem, validation_problem
+from foundation.ids import ID_LENGTH, new_id
+from jobs.callbacks.guard import check_callback_url, refused_origins
+from jobs.domain.errors import PayloadInvalid, Refused
+from jobs.limits.submit_limits import limits_of
+from jobs.ports import Ports
+from jobs.submission.request import Allowed, check_request, read_request
+from workflows.definition.read import read_definition
+from workflows.domain.errors import (
+    BackfillRefused,
+    ScheduleExists,
+    TooManySchedules,
+    UnknownSchedule,
+    UnknownWorkflow,
+)
+from workflows.domain.template import Unresolved
+from workflows.execution.runs import check_inputs, find_version
+from workflows.schedules.body import ScheduleBody, body_errors, target_of
+from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap
+from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, WORKFLOW, names_used, resolved
+from workflows.schedules.domain.timetable import UnknownTimezone, words_of
+from workflows.schedules.execution.fire import is_paused, next_look
+from workflows.schedules.execution.launch import Launched, prepare, text_of
+from workflows.schedules.models import Firing, Schedule
+
+_RACES = 20
+_BODY_FIELDS = (
+    "cron",
+    "timezone",
+    "every_seconds",
+    "at",
+    "target",
+    "overlap",
+    "catch_up",
+    "catch_up_seconds",
+    "jitter_seconds",
+    "start_at",
+    "end_at",
+    "pause_after_failures",
+)
+
+# -- definitions ---------------------------------------------------------------------------------------------
+
+
+def find_schedule(tenant_id: int, name: str) -> Schedule:
+    """Return a tenant's schedule. Raises UnknownSchedule."""
+    found = Schedule.objects.filter(tenant_id=tenant_id, name=name).first()
+    if found is None:
+        raise UnknownSchedule
+    return found
+
+
+def read_schedule(
+    tenant_id: int,
+    name: str,
+    body: ScheduleBody,
+    *,
+    ports: Ports,
+    key_models: frozenset[str] | None = None,
+) -> Schedule:
+    """Return the row of a body, not saved, with its next due time.
+
+    key_models: models that the API key may submit to; None: all of the tenant's. Raises Problem 422 with all
+    errors.
+    """
+    now = ports.clock.now()
+    errors = list(body_errors(body, now))
+    if errors:
+        raise validation_problem(sorted(errors, key=lambda error: error.pointer))
+    schedule = Schedule(
+        tenant_id=tenant_id,
+        name=name,
+        cron=body.cron or "",
+        timezone=body.timezone or "UTC",
+        every_seconds=body.every_seconds,
+        at=body.at,
+        anchor_at=now.replace(microsecond=0),
+        target=target_of(body),
+        overlap=body.overlap or Overlap.SKIP.value,
+        catch_up=body.catch_up or CatchUp.LAST.value,
+        catch_up_seconds=body.catch_up_seconds or 3600.0,
+        jitter_seconds=body.jitter_seconds or 0.0,
+        start_at=body.start_at,
+        end_at=body.end_at,
+        pause_after_failures=body.pause_after_failures,
+        handled_at=now,
+        created_at=now,
+        updated_at=now,
+    )
+    _set_next(schedule)
+    _check_target(schedule, ports, key_models)
+    return schedule
+
+
+def _set_next(schedule: Schedule) -> None:
+    schedule.next_due_at = schedule.timetable.next_after(schedule.handled_at)
+    schedule.next_at = next_look(schedule, schedule.next_due_at)
+
+
+def _refuse_without_due_time(schedule: Schedule) -> None:
+    if schedule.next_due_at is None:
+        place = "at" if schedule.at else "end_at" if schedule.end_at else "cron"
+        error = FieldError(f"/{place}", "never", "The schedule has no due time from now on: it never starts.")
+        raise validation_problem([error])
+
+
+def _check_target(schedule: Schedule, ports: Ports, key_models: frozenset[str] | None) -> None:
+    """Check a target as its submit or start would be, as far as its references allow. Raises Problem 422."""
+    target = schedule.target
+    due_at = schedule.next_due_at or schedule.handled_at
+    body: dict[str, Any] | None
+    try:
+        body = resolved(target, {DUE_AT: text_of(due_at), LAST: None})
+    except Unresolved:
+        body = None  # of `last`, without a default: its first firing is skipped
+    try:
+        if SUBMIT in target:
+            _check_submit(schedule, body, ports, key_models)
+        else:
+            _check_workflow(schedule, body, ports, key_models)
+    except Refused as refused:
+        kind = SUBMIT if SUBMIT in target else WORKFLOW
+        error = FieldError(f"/{kind}{refused.pointer or ''}", refused.code, str(refused))
+        raise validation_problem([error]) from None
+
+
+def _check_submit(
+    schedule: Schedule, body: dict[str, Any] | None, ports: Ports, key_models: frozenset[str] | None
+) -> None:
+    try:
+        request = read_request(body or {**schedule.target[SUBMIT], "payload": {}})
+    except Problem as problem:
+        errors = [
+            FieldError(f"/{SUBMIT}{error.pointer}", error.code, error.detail) for error in problem.errors
+        ]
+        raise validation_problem(errors) from None
+    try:
+        check_request(request, tenant=schedule.tenant_id, ports=ports, key_models=key_models)
+    except PayloadInvalid:
+        if body is not None and LAST not in names_used(schedule.target):
+            raise
+
+
+def _check_workflow(
+    schedule: Schedule, body: dict[str, Any] | None, ports: Ports, key_models: frozenset[str] | None
+) -> None:
+    target = schedule.target[WORKFLOW]
+    version = find_version(schedule.tenant_id, target["name"], target.get("version"))
+    if version is None:
+        raise UnknownWorkflow(pointer="/name")
+    if url := target.get("callback_url"):
+        check_callback_url(url, refused_origins(ports.registry))
+    plan = read_definition(version.spec)
+    if key_models is not None:
+        allowed = Allowed(limits_of(schedule.tenant_id, ports).allowed_models, key_models)
+        for node in version.spec["nodes"].values():
+            if (model := node.get("model")) is not None:
+                allowed.check(model)
+    if body is not None and LAST not in names_used(schedule.target):
+        check_inputs(plan.inputs, body.get("inputs"), ports)
+
+
+def create_schedule(schedule: Schedule) -> Schedule:
+    """Insert the row of `read_schedule`. Raises ScheduleExists, TooManySchedules, Problem 422."""
+    _refuse_without_due_time(schedule)
+    most = settings.DISPATCHER.schedules
+    if Schedule.objects.filter(tenant_id=schedule.tenant_id).count() >= most:
+        raise TooManySchedules(f"A tenant may have {most} schedules.")
+    try:
+        with transaction.atomic():
+            schedule.save(force_insert=True)
+    except IntegrityError:
+        raise ScheduleExists(
+            f"There is a schedule {schedule.name}. PUT replaces it.", pointer="/name"
+        ) from None
+    return schedule
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule. is_new: it did not exist before."""
+
+    schedule: Schedule
+    is_new: bool
+
+
+def put_schedule(schedule: Schedule) -> StoredSchedule:
+    """Store the row of `read_schedule` in place of the one with its name; without a change, nothing is
+    written. Due times that are handled stay so. Raises TooManySchedules, Problem 422."""
+    for _ in range(_RACES):
+        stored = Schedule.objects.filter(tenant_id=schedule.tenant_id, name=schedule.name).first()
+        if stored is None:
+            try:
+                return StoredSchedule(create_schedule(schedule), is_new=True)
+            except ScheduleExists:
+                continue
+        if all(getattr(stored, name) == getattr(schedule, name) for name in _BODY_FIELDS):
+            return StoredSchedule(stored, is_new=False)
+        changed = _merged(stored, schedule)
+        _refuse_without_due_time(changed)
+        fields = (*_BODY_FIELDS, "handled_at", "next_due_at", "next_at", "updated_at")
+        values = {name: getattr(changed, name) for name in fields}
+        if _changed(stored, **values, tries=0, error_code="", error_message=""):
+            return StoredSchedule(find_schedule(schedule.tenant_id, schedule.name), is_new=False)
+    raise ScheduleExists("The schedule changes all the time. Try again.")
+
+
+def _merged(stored: Schedule, new: Schedule) -> Schedule:
+    """Return the stored schedule with the fields of the new one, and its next due time."""
+    merged = Schedule.objects.get(pk=stored.pk)
+    for name in _BODY_FIELDS:
+        setattr(merged, name, getattr(new, name))
+    merged.updated_at = new.updated_at
+    merged.handled_at = max(stored.handled_at, new.handled_at)
+    _set_next(merged)
+    return merged
+
+
+def _changed(schedule: Schedule, **values: Any) -> bool:
+    """Write values to a schedule as read; False if it was changed meanwhile."""
+    rows = Schedule.objects.filter(pk=schedule.pk, version=schedule.version)
+    return bool(rows.update(version=F("version") + 1, **values))
+
+
+def delete_schedule(schedule: Schedule) -> None:
+    """Delete a schedule with its firings; jobs and runs that it started go on."""
+    Schedule.objects.filter(pk=schedule.pk).delete()
+
+
+# -- pauses --------------------------------------------------------------------------------------------------
+
+
+def pause_schedule(
+    schedule: Schedule, *, ports: Ports, until: datetime | None = None, reason: str = ""
+) -> Schedule:
+    """Skip the due times from now on, until a time or until it is resumed. Idempotent."""
+    for _ in range(_RACES):
+        now = ports.clock.now()
+        schedule.paused_from, schedule.paused_until, schedule.pause_reason = now, until, reason
+        values = {
+            "paused_from": now,
+            "paused_until": until,
+            "pause_reason": reason,
+            "next_at": next_look(schedule, schedule.next_due_at),
+        }
+        if _changed(schedule, **values):
+            return Schedule.objects.get(pk=schedule.pk)
+        schedule = _again(schedule)
+    raise ScheduleExists("The schedule changes all the time. Try again.")
+
+
+def resume_schedule(schedule: Schedule, *, ports: Ports) -> Schedule:
+    """End a pause. Due times that it covered get a row as skipped; failures are counted anew. Idempotent."""
+    for _ in range(_RACES):
+        now = ports.clock.now()
+        if schedule.paused_from is None or (
+            schedule.paused_until is not None and schedule.paused_until <= now
+        ):
+            return schedule
+        schedule.paused_until = now
+        next_at = next_look(schedule, schedule.next_due_at)
+        if schedule.error_code:
+            next_at = now  # the sweep computes the due time anew
+        if _changed(schedule, paused_until=now, pause_reason="", failures=0, next_at=next_at):
+            return Schedule.objects.get(pk=schedule.pk)
+        schedule = _again(schedule)
+    raise ScheduleExists("The schedule changes all the time. Try again.")
+
+
+def _again(schedule: Schedule) -> Schedule:
+    found = Schedule.objects.filter(pk=schedule.pk).first()
+    if found is None:
+        raise UnknownSchedule
+    return found
+
+
+# -- previews, triggers, backfills ---------------------------------------------------------------------------
+
+PREVIEW_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FireTime:
+    """A due time to come. fires_at: with the jitter. local: in the schedule's time zone."""
+
+    due_at: datetime
+    fires_at: datetime
+    local: datetime
+
+
+def fire_times(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTime]:
+    """Return the next fire times, at most so many; none during a pause without an end, and if the time zone
+    is unknown."""
+    after = max(now, schedule.handled_at)
+    if is_paused(schedule, now):
+        if schedule.paused_until is None:
+            return []
+        after = max(after, schedule.paused_until)
+    try:
+        timetable = schedule.timetable
+    except UnknownTimezone:
+        return []
+    jitter = schedule.jitter
+    return [
+        FireTime(due, due + jitter, due.astimezone(timetable.zone))
+        for due in islice(timetable.after(after), count)
+    ]
+
+
+def times_in_words(schedule: Schedule) -> str:
+    """Return the due times of a schedule in words."""
+    if schedule.cron:
+        return f"{words_of(schedule.cron)} ({schedule.timezone})"
+    if schedule.every_seconds is not None:
+        return f"Every {schedule.every_seconds:g} seconds"
+    return f"Once, at {schedule.at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """An Idempotency-Key: the same key of a schedule means the same trigger or backfill."""
+
+    text: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()[:ID_LENGTH]
+
+
+def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None = None) -> Firing:
+    """Start the target of a schedule now, also while it is paused or an earlier firing runs. Raises
+    Refused."""
+    request = key.digest if key is not None else new_id()
+    if key is not None:
+        earlier = Firing.objects.filter(schedule=schedule, backfill=request).first()
+        if earlier is not None:
+            return earlier
+    now = ports.clock.now()
+    launch = prepare(schedule, now, ports)
+    launched = Launched()
+    firing = Firing(
+        id=new_id(now.timestamp()),
+        schedule=schedule,
+        due_at=now,
+        backfill=request,
+        by=by[:200],
+        outcome=Outcome.STARTED.value,
+        at=now,
+    )
+    with transaction.atomic():
+        if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
+            raise UnknownSchedule
+        if key is not None:  # the update above is a lock
+            earlier = Firing.objects.filter(schedule=schedule, backfill=request).first()
+            if earlier is not None:
+                return earlier
+        launch.insert(firing, launched, ports)
+        statements.insert(firing)
+    launched.announce(ports)
+    return firing
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """A backfill. dues: its due times. request: value of `Firing.backfill`; empty: it was only counted."""
+
+    dues: Sequence[datetime]
+    request: str = ""
+
+
+def backfill(
+    schedule: Schedule,
+    first: datetime,
+    last: datetime,
+    *,
+    by: str,
+    ports: Ports,
+    parallel: bool = False,
+    dry_run: bool = False,
+    key: RequestKey | None = None,
+) -> Backfilled:
+    """Add a waiting firing for each due time from first to last, both inclusive; the sweep starts them.
+
+    parallel: without waiting for each other. Raises BackfillRefused.
+    """
+    most = settings.DISPATCHER.schedule_backfill
+    if last < first:
+        raise BackfillRefused("The span ends before it begins.", pointer="/to")
+    try:
+        dues = schedule.timetable.between(first, last, most + 1)
+    except UnknownTimezone as error:
+        raise BackfillRefused(str(error)) from None
+    if len(dues) > most:
+        raise BackfillRefused(
+            f"There are more than {most} due times, the most of one backfill; the first {most} end at "
+            f"{text_of(dues[most - 1])}.",
+            pointer="/to",
+        )
+    if not dues:
+        raise BackfillRefused("There is no due time in this span.", pointer="/from")
+    if dry_run:
+        return Backfilled(dues)
+    request = key.digest if key is not None else new_id()
+    now = ports.clock.now()
+    rows = [
+        Firing(
+            id=new_id(now.timestamp()),
+            schedule=schedule,
+            due_at=due,
+            backfill=request,
+            may_overlap=parallel,
+            by=by[:200],
+            outcome=Outcome.WAITING.value,
+            at=now,
+        )
+        for due in dues
+    ]
+    with transaction.atomic():
+        if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
+            raise UnknownSchedule
+        if not Firing.objects.filter(schedule=schedule, backfill=request).exists():
+            statements.insert_all(rows)
+    return Backfilled(dues, request)
