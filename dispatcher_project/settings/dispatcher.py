@@ -226,6 +226,9 @@ class DispatcherSettings:
     tenant_logs: str = "log"
     """Log lines that tenants read of their jobs. `log`: those of `ctx.log`; `all`: also standard output,
     standard error and tracebacks, which may name paths and addresses; `none`."""
+    tenant_errors: str = "class"
+    """What tenants read of a failure of model code (`run_failed`). `class`: the exception's class; `message`:
+    the first line of its message, 500 characters without paths, URLs and addresses; `code`: a fixed text."""
     web_connections: int = 4096
     """Most connections of a web process; fewer if the limit of open files (`ulimit -n`) is lower."""
     web_connections_per_address: int = 512
@@ -392,10 +395,11 @@ class DispatcherSettings:
                 "DISPATCHER_ADMIN_PATH must be letters, digits, - and _ (/ between them), and not begin with "
                 f"{', '.join(_TAKEN)}; it is {self.admin_path!r}"
             )
-        if self.tenant_logs not in TENANT_LOGS:
-            raise ImproperlyConfigured(
-                f"DISPATCHER_TENANT_LOGS must be one of {', '.join(TENANT_LOGS)}, it is {self.tenant_logs!r}"
-            )
+        for name, choices in (("tenant_logs", TENANT_LOGS), ("tenant_errors", TENANT_ERRORS)):
+            if (value := getattr(self, name)) not in choices:
+                raise ImproperlyConfigured(
+                    f"DISPATCHER_{name.upper()} must be one of {', '.join(choices)}, it is {value!r}"
+                )
         if not 20 <= self.log_line_chars <= MAX_LINE_CHARS:
             raise ImproperlyConfigured(
                 f"DISPATCHER_LOG_LINE_CHARS must be 20 to {MAX_LINE_CHARS}, it is {self.log_line_chars}"
@@ -418,6 +422,7 @@ class DispatcherSettings:
 MAX_LINE_CHARS = 4096
 """Of `foundation.log_lines`: no line has more."""
 TENANT_LOGS = ("log", "all", "none")
+TENANT_ERRORS = ("class", "message", "code")
 MAX_QUEUED_SECONDS = 31_536_000.0
 """A year, as for models and tenants, so that deadlines are valid dates."""
 MAX_TELEMETRY_HOURS = 168.0

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
+from django.conf import settings
+
 from artifacts.refs import only_ref
 from artifacts.uses import is_result_of
 from foundation.http_api.problems import FieldError, Problem
@@ -188,7 +190,10 @@ def _attempt(attempt: Attempt, *, in_full: bool) -> answers.Attempt:
 
 
 def _error(code: str, message: str, *, in_full: bool) -> answers.Error | None:
-    return cast("answers.Error | None", shown_error(code, message, in_full=in_full))
+    tenant_errors = settings.DISPATCHER.tenant_errors
+    return cast(
+        "answers.Error | None", shown_error(code, message, in_full=in_full, tenant_errors=tenant_errors)
+    )
 
 
 def _time(at: datetime | None) -> str | None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from standardwebhooks import Webhook
 
@@ -89,7 +90,8 @@ def _body(job: Job) -> str:
     if job.state == JobState.COMPLETED:
         body["result"] = job.result
     else:
-        body["error"] = shown_error(job.error_code or str(job.state), job.error_message, in_full=False)
+        code, tenant_errors = job.error_code or str(job.state), settings.DISPATCHER.tenant_errors
+        body["error"] = shown_error(code, job.error_message, in_full=False, tenant_errors=tenant_errors)
     return json_text.dumps(body, sort_keys=True)
 
 

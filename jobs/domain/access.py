@@ -2,18 +2,20 @@
 table is in docs/explanation/security.md, "What a tenant can read".
 
 Messages of GPU servers and model code can contain addresses, paths and source lines. Tenants get a fixed text
-by error code instead, except for `bad_input`, whose message is written for the client.
+by error code instead, except for `bad_input`, whose message is written for the client, and `run_failed`, of
+which the setting `DISPATCHER_TENANT_ERRORS` shows the exception's class or its message.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from foundation.texts import printable
-from gpus.errors import BadInput
+from gpus.errors import BadInput, RunFailed
 from jobs.domain.tracebacks import split_message
 
 
@@ -128,6 +130,12 @@ TEXTS: Mapping[str, str] = {
     "timeout": "The run exceeded its time limit.",
 }
 """Messages for tenants, by error code."""
+_CLASS = re.compile(r"([A-Z][A-Za-z0-9]{0,55}(?:Error|Exception)):")
+"""Name of an exception's class, as model code's errors begin."""
+_PLACES = re.compile(
+    r"\w+://\S+|(?:[A-Za-z]:)?[/\\][^\s'\",;)]+|~/\S*|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?|\b[\w.-]+:\d{2,5}\b"
+)
+"""URLs, paths and addresses in a message."""
 _OF_EVENTS = frozenset(
     {
         "job_id",
@@ -149,12 +157,14 @@ _OF_EVENTS = frozenset(
 """Fields of events that tenants read; not `remote_id` and `evidence`, which come from GPU servers."""
 
 
-def shown_error(code: str, message: str, *, in_full: bool) -> dict[str, str] | None:
+def shown_error(
+    code: str, message: str, *, in_full: bool, tenant_errors: str = "code"
+) -> dict[str, str] | None:
     """Return an error's code and message for a reader; None without a code. in_full: the stored message, for
-    operators."""
+    operators. tenant_errors: the setting `DISPATCHER_TENANT_ERRORS`."""
     if not code:
         return None
-    return {"code": code, "message": message if in_full else _text(code, message)}
+    return {"code": code, "message": message if in_full else _text(code, message, tenant_errors)}
 
 
 def shown_evidence(evidence: str, *, in_full: bool) -> str | None:
@@ -163,9 +173,14 @@ def shown_evidence(evidence: str, *, in_full: bool) -> str | None:
 
 
 def shown_event(
-    data: Mapping[str, Any], *, in_full: bool, streams: frozenset[str] = frozenset()
+    data: Mapping[str, Any],
+    *,
+    in_full: bool,
+    streams: frozenset[str] = frozenset(),
+    tenant_errors: str = "code",
 ) -> Mapping[str, Any]:
-    """Return the fields of an event's data that the reader may see. streams: of log lines."""
+    """Return the fields of an event's data that the reader may see. streams: of log lines. tenant_errors: the
+    setting `DISPATCHER_TENANT_ERRORS`."""
     if "lines" in data:
         lines = [line for line in data["lines"] if line.get("stream") in streams]
         hidden = len(data["lines"]) - len(lines)
@@ -175,12 +190,20 @@ def shown_event(
     shown = {name: value for name, value in data.items() if name in _OF_EVENTS}
     error = data.get("error")
     if isinstance(error, Mapping):
-        shown["error"] = shown_error(str(error.get("code", "")), str(error.get("message", "")), in_full=False)
+        code, message = str(error.get("code", "")), str(error.get("message", ""))
+        shown["error"] = shown_error(code, message, in_full=False, tenant_errors=tenant_errors)
     return shown
 
 
-def _text(code: str, message: str) -> str:
-    if code != BadInput.code:
-        return TEXTS.get(code, UNKNOWN)
+def _text(code: str, message: str, tenant_errors: str) -> str:
+    fixed = TEXTS.get(code, UNKNOWN)
     text, _ = split_message(message)
-    return printable(text[:MAX_TEXT].strip()) or TEXTS[code]
+    if code == BadInput.code:
+        return printable(text[:MAX_TEXT].strip()) or fixed
+    if code != RunFailed.code or tenant_errors == "code":
+        return fixed
+    if tenant_errors == "message":
+        line = _PLACES.sub("…", text.partition("\n")[0][:MAX_TEXT])
+        return printable(line.strip()) or fixed
+    named = _CLASS.match(text)
+    return f"The model failed with {named[1]}." if named else fixed

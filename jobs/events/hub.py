@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import redis
 import structlog
+from django.conf import settings
 from django.db import close_old_connections, connections
 from django.db.models import Q
 from redis.asyncio import Redis
@@ -69,7 +70,8 @@ class SeenEvent:
         """Return the event in the format of a `text/event-stream`. with_output: the reader may see results.
         in_full: the reader may see details for operators (`jobs.domain.access`). streams: of log lines that
         the reader may see."""
-        shown = shown_event(self.data, in_full=in_full, streams=streams)
+        tenant_errors = settings.DISPATCHER.tenant_errors
+        shown = shown_event(self.data, in_full=in_full, streams=streams, tenant_errors=tenant_errors)
         return self.written(self.type, shown_data(self.type, shown, with_output=with_output))
 
     def written(self, kind: str, data: Mapping[str, Any]) -> bytes:

@@ -22,6 +22,41 @@ def test_each_code_has_a_text_of_its_own() -> None:
     assert len(set(TEXTS.values())) == len(TEXTS)
 
 
+FAILED = (
+    "ValueError: no weights in /srv/models/flux.bin of http://10.0.0.7:80/x ask box-1:8080 or 10.0.0.8\n"
+    "more\n\ntrace"
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "shown"),
+    [
+        ("class", FAILED, "The model failed with ValueError."),
+        ("class", "torch.OutOfMemoryError: x", "The model failed."),
+        ("class", "/srv/Error: x", "The model failed."),
+        ("class", "x" * 80 + "Error: x", "The model failed."),
+        ("message", FAILED, "ValueError: no weights in … of … ask … or …"),
+        ("message", r"OSError: C:\\x\\y ~/z '/a b'", "OSError: … … '… b'"),
+        ("message", "E" * 600, "E" * 500),
+        ("message", "", "The model failed."),
+        ("code", FAILED, "The model failed."),
+    ],
+)
+def test_a_tenant_reads_of_a_models_failure_what_the_setting_says(
+    setting: str, said: str, shown: str
+) -> None:
+    assert shown_error("run_failed", said, in_full=False, tenant_errors=setting) == {
+        "code": "run_failed",
+        "message": shown,
+    }
+    data = {"error": {"code": "run_failed", "message": said}}
+    assert shown_event(data, in_full=False, tenant_errors=setting)["error"]["message"] == shown
+    assert (
+        shown_error("server_error", said, in_full=False, tenant_errors=setting)["message"]
+        == (TEXTS["server_error"])
+    )
+
+
 @pytest.mark.parametrize("code", sorted({*TEXTS, "new_code"} - {"bad_input"}))
 def test_a_tenant_reads_no_message_of_a_server_or_model(code: str) -> None:
     assert text(code, SAID) == TEXTS.get(code, UNKNOWN)
