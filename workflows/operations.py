@@ -34,7 +34,7 @@ from workflows.domain.errors import (
     UnknownWorkflow,
     WaitExpired,
 )
-from workflows.domain.plan import NodeKind
+from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.cancelling import cancel_sub_runs
 from workflows.execution.notices import due_notice
@@ -58,12 +58,7 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
 
     Raises Problem 422, TooManyWorkflows, TooManyVersions.
     """
-    allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
-    read_definition(
-        spec,
-        limits=Limits(settings.DISPATCHER.workflow_bytes, settings.DISPATCHER.workflow_nodes),
-        has_model=lambda model: ports.registry.model_spec(model) is not None and allowed.covers(model),
-    )
+    check_definition(tenant_id, spec, ports=ports)
     digest = hashlib.sha256(canonical_json(spec).encode()).hexdigest()
     with transaction.atomic():
         _make(tenant_id, name)
@@ -88,6 +83,16 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
             created_at=ports.clock.now(),
         )
     return StoredVersion(version, is_new=True)
+
+
+def check_definition(tenant_id: int, spec: Any, *, ports: Ports) -> Plan:
+    """Return the plan of a definition that the tenant could store. Raises Problem 422."""
+    allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
+    return read_definition(
+        spec,
+        limits=Limits(settings.DISPATCHER.workflow_bytes, settings.DISPATCHER.workflow_nodes),
+        has_model=lambda model: ports.registry.model_spec(model) is not None and allowed.covers(model),
+    )
 
 
 def _make(tenant_id: int, name: str) -> None:

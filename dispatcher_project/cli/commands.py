@@ -42,6 +42,13 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("dlq", "List dead letters; retry or dismiss them"),
         Entry("artifacts", "List, put, get or remove files that jobs refer to"),
     ),
+    "Workflows": (
+        Entry("workflow", "Store, check, compare, draw, convert or start workflows"),
+        Entry("runs", "List runs of workflows, the newest first"),
+        Entry("run", "Show a run; cancel, pause, resume or retry it"),
+        Entry("answer", "Answer a run's question, or list what waits for a person"),
+        Entry("signal", "Send a signal to the runs that wait for it"),
+    ),
     "Fleet": (
         Entry("register", "Register a model server and try each of its models"),
         Entry("servers", "List servers: state, slots, health, models, what is wrong"),

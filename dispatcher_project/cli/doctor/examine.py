@@ -19,7 +19,7 @@ from redis import RedisCluster
 import jobs.ports
 from dispatcher_project.celery import app
 from dispatcher_project.cli.command import about_database
-from dispatcher_project.cli.doctor import fleet, parts, stuck
+from dispatcher_project.cli.doctor import fleet, parts, stuck, workflows
 from dispatcher_project.cli.doctor.artifacts import artifacts
 from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
 from dispatcher_project.cli.screen import plain
@@ -49,6 +49,9 @@ CHECKS: tuple[Check, ...] = (
     stuck.overdue,
     stuck.callbacks,
     stuck.dead_letters,
+    workflows.end_notices,
+    workflows.stalled_runs,
+    workflows.unanswered,
 )
 _ASK_WORKERS_SECONDS = 1.5
 _ASK_WEB_SECONDS = 5.0

@@ -1,0 +1,156 @@
+"""Runs on the terminal: finding one, its document, its lines, and its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandError
+from django.db.models import F
+
+from dispatcher_project.cli.screen import age, line, plain, table
+from gpus.registry.audit import cli_actor
+from jobs.domain.access import Principal
+from workflows.api.views import nodes_json, run_json, summary_json
+from workflows.domain.states import RunState
+from workflows.models import Node, Run, RunEvent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+COMPLETED, FAILED, NOT_ENDED = 0, 1, 3
+"""Exit statuses of commands that wait for a run."""
+STATE_COLOURS = {
+    "running": "green", "completed": "green", "failed": "red", "cancelled": "dim", "skipped": "dim",
+    "pending": "dim",
+}  # fmt: skip
+MAX_NODES = 200
+
+
+def operator() -> Principal:
+    """Return the reader of a command: it sees all tenants and all payloads."""
+    return Principal(tenant_id=None, is_operator=True, name=cli_actor())
+
+
+def find_run(run_id: str) -> Run:
+    """Return a run. Raises CommandError."""
+    wanted = run_id.strip().upper()
+    found = Run.objects.select_related("version__workflow", "tenant").filter(id=wanted).first()
+    if found is None:
+        raise CommandError(f"there is no run {plain(run_id, 80)}: it was never started, or was removed")
+    return found
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    return run_json(run, operator())
+
+
+def end_status(run: Run) -> int:
+    """Return the exit status for a run that was waited for."""
+    if run.state == RunState.RUNNING:
+        return NOT_ENDED
+    return COMPLETED if run.state == RunState.COMPLETED else FAILED
+
+
+def run_table(runs: Sequence[Run], now: datetime) -> Table:
+    heads = ("run", "workflow", "tenant", "status", "nodes", "age", "took")
+    return table(heads, [_row(run, now) for run in runs], gives_way=("nodes",))
+
+
+def _row(run: Run, now: datetime) -> tuple[str | Text, ...]:
+    status = "paused" if run.paused_at and run.state == RunState.RUNNING else str(run.state)
+    error = f": {run.error_node} {run.error_code}" if run.error_code else ""
+    return (
+        run.id,
+        f"{run.version.workflow.name} v{run.version.number}",
+        run.tenant.name,
+        line((f"{status}{error}", STATE_COLOURS.get(run.state, ""))),
+        _counts(run),
+        age((now - run.created_at).total_seconds()),
+        age((run.finished_at - run.created_at).total_seconds()) if run.finished_at else "–",
+    )
+
+
+def _counts(run: Run) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(Counter(run.node_states.values()).items()))
+
+
+def run_lines(run: Run, now: datetime) -> list[Text]:
+    """Return the head of a run: what it is, how far it is, and what it waits for."""
+    document = run_json(run, operator())
+    until = run.finished_at or now
+    lines = [
+        line(
+            (run.id, "bold"),
+            "  ",
+            (str(run.state), f"bold {STATE_COLOURS.get(run.state, '')}"),
+            "  paused" if run.paused_at and run.state == RunState.RUNNING else "",
+            f"  {run.version.workflow.name} v{run.version.number}  of {run.tenant.name}  round {run.round}",
+            wraps=True,
+        ),
+        line(
+            f"started {run.created_at:%Y-%m-%d %H:%M:%S} UTC, {age((until - run.created_at).total_seconds())}"
+            f"; {_counts(run)}",
+            wraps=True,
+        ),
+    ]
+    if run.error_code:
+        at = f"{run.error_node}: " if run.error_node else ""
+        lines.append(line((f"{at}{run.error_code}: {plain(run.error_message)}", "red"), wraps=True))
+    if document["waiting_for"]:
+        lines.append(line(("waits for ", ""), (", ".join(document["waiting_for"]), "yellow"), wraps=True))
+    return lines
+
+
+def newest_nodes(run: Run, *, with_children: bool) -> list[Node]:
+    """Return the newest row of each node that has started, in the order of the starts, at most `MAX_NODES`.
+    Children of maps only on request."""
+    rows = Node.objects.filter(run=run).annotate(child_run_id=F("child_runs__id")).order_by("-id")
+    if not with_children:
+        rows = rows.filter(index=None)
+    found: dict[str, Node] = {}
+    for node in rows[:MAX_NODES]:
+        found.setdefault(node.key, node)
+    return list(found.values())[::-1]
+
+
+def node_table(run: Run, nodes: Sequence[Node], now: datetime) -> Table:
+    """Return started nodes with their state and job, and those that never started."""
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            node.key,
+            node.kind,
+            line((str(node.state), STATE_COLOURS.get(node.state, ""))),
+            age(((node.finished_at or now) - node.started_at).total_seconds()) if node.started_at else "–",
+            node.job_id or "",
+            plain(f"{node.code} {node.detail}", 120) if node.code else "",
+        )
+        for node in nodes
+    ]
+    started = {node.base for node in nodes}
+    rows += [
+        (key, "", line((str(state), STATE_COLOURS.get(state, ""))), "–", "", "")
+        for key, state in run.node_states.items()
+        if key not in started
+    ]
+    return table(("node", "kind", "state", "took", "job", "error"), rows, gives_way=("error",))
+
+
+def node_documents(nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    return nodes_json(list(nodes), operator())
+
+
+def run_summaries(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [summary_json(run) for run in runs]
+
+
+def new_events(run: Run, after: int) -> list[RunEvent]:
+    return list(RunEvent.objects.filter(run=run, seq__gt=after).order_by("seq")[:MAX_NODES])
+
+
+def event_line(event: RunEvent) -> Text:
+    data = " ".join(f"{key}={plain(value, 80)}" for key, value in sorted(event.data.items()))
+    return line((f"{event.at:%H:%M:%S}", "dim"), f"  {event.type:<12} {data}".rstrip())

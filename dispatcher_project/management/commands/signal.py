@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+import jobs.ports
+from dispatcher_project.cli.command import TerminalCommand, tenant_named
+from dispatcher_project.cli.runs import find_run
+from dispatcher_project.management.commands.submit import read_payload
+from foundation.texts import counted
+from gpus.registry.audit import cli_actor, record
+from workflows import operations
+
+TAKEN_BY_NONE = 1
+
+
+class Command(TerminalCommand):
+    help = (
+        "Send a signal to the runs that wait for it; one that no run waits for is not kept. Exit status 1 if "
+        "no node took it."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("name", metavar="NAME", help="name of the signal")
+        parser.add_argument(
+            "body", nargs="?", metavar="BODY", help="JSON; - reads standard input, @FILE a file"
+        )
+        parser.add_argument("--run", metavar="ID", help="only to this run")
+        parser.add_argument(
+            "--tenant", help="to the runs of this tenant (default: operator, or the only one)"
+        )
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        body = None if options["body"] is None else read_payload(options["body"])
+        run = None if options["run"] is None else find_run(options["run"])
+        if run is not None and options["tenant"]:
+            raise CommandError("give --run or --tenant, not both")
+        tenant_id = run.tenant_id if run is not None else tenant_named(options["tenant"]).pk
+        taken = operations.send_signal(
+            tenant_id,
+            options["name"][:64],
+            body,
+            run_id=None if run is None else run.id,
+            ports=jobs.ports.production_ports(),
+        )
+        record(cli_actor(), "send_signal", f"signal:{options['name']}", taken=taken)
+        self.report({"taken": taken}, f"taken by {counted(taken, 'node')}")
+        return None if taken else TAKEN_BY_NONE

@@ -1,0 +1,75 @@
+"""`doctor` on runs: old notices, stalled runs, unanswered waits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dispatcher_project.cli.doctor import workflows
+from dispatcher_project.cli.doctor.finding import Level
+from jobs.models import EndNotice
+from tests.dispatcher_project.cli.conftest import terminal, world
+from tests.dispatcher_project.cli.doctor.patient import Patient, patient
+from tests.support.factories import make_tenant
+from workflows import operations
+from workflows.execution.advancer import Advancer
+from workflows.models import Run
+from workflows.tasks import advance_now
+
+__all__ = ["patient", "terminal", "world"]
+pytestmark = pytest.mark.django_db
+
+ASKS = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1, 2]}}}}
+
+
+def start(patient: Patient, definition: Any = ASKS) -> Run:
+    ports = patient.world.ports
+    tenant = make_tenant()
+    operations.put_definition(tenant.pk, "w", definition, ports=ports)
+    run = operations.start_run(tenant.pk, "w", None, ports=ports).run
+    advance_now(Advancer(ports), run.id)
+    return run
+
+
+def found(patient: Patient) -> dict[str, Any]:
+    checks = (workflows.end_notices, workflows.stalled_runs, workflows.unanswered)
+    return {one.check: one for check in checks for one in check(patient.view())}
+
+
+def test_a_fresh_run_has_no_findings(patient: Patient) -> None:
+    start(patient)
+    assert found(patient) == {}
+    assert {one.level for one in patient.findings()} == {Level.OK}
+
+
+def test_an_unanswered_question_is_named_after_a_day(patient: Patient) -> None:
+    run = start(patient)
+    patient.world.clock.advance(90_000)
+    (one,) = found(patient).values()
+    assert (one.check, one.level) == ("answers", Level.WARNING)
+    assert f"{run.id} best" in one.summary
+    assert "`" in one.advice
+
+
+def test_a_notice_that_no_worker_reads(patient: Patient) -> None:
+    at = patient.world.clock.now()
+    EndNotice.objects.create(followed_by="run:x", ended_id="y", state="completed", at=at)
+    assert found(patient) == {}
+    patient.world.clock.advance(90)
+    (one,) = found(patient).values()
+    assert (one.check, one.level) == ("ends of nodes", Level.ERROR)
+    assert "queue_worker --queues callbacks,workflows" in one.advice
+
+
+def test_a_run_in_which_nothing_is_under_way(patient: Patient) -> None:
+    run = start(patient)
+    run.nodes.update(state="completed", finished_at=patient.world.clock.now())
+    assert found(patient) == {}
+    patient.world.clock.advance(timedelta(minutes=4).total_seconds())
+    (one,) = found(patient).values()
+    assert (one.check, one.level) == ("runs", Level.ERROR)
+    assert "1 run is running, with no node" in one.summary
+    Run.objects.update(paused_at=patient.world.clock.now())
+    assert found(patient) == {}

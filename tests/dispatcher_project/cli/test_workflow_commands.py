@@ -1,0 +1,281 @@
+"""`workflow`, `run`, `runs`, `answer`, `signal`: what they do, print and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher_project.cli import runs as runs_on_screen
+from dispatcher_project.management.commands import run as run_command
+from dispatcher_project.management.commands import workflow as workflow_command
+from gpus.models import AuditEntry
+from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
+from tests.support.factories import make_model, make_tenant
+from tests.workflows.definition.test_queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
+from workflows.execution.advancer import Advancer
+from workflows.models import Run, Version
+from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
+from workflows.tasks import advance_now
+
+__all__ = ["terminal", "world"]
+pytestmark = pytest.mark.django_db
+
+CHOICE: dict[str, Any] = {
+    "name": "choice",
+    "inputs": {"type": "object", "required": ["images"]},
+    "nodes": {
+        "best": {"human": {"title": "Which one?", "choose_from": {"$ref": "inputs.images"}}},
+        "paid": {"signal": {"name": "payment"}, "needs": ["best"]},
+        "job": {
+            "model": "m",
+            "payload": {"of": {"$ref": "best"}},
+            "needs": ["paid"],
+            "when": "paid.euro > `1`",
+        },
+    },
+    "output": {"best": {"$ref": "best"}},
+}
+YAML = """
+nodes:
+  best:
+    human: {title: "Which one?", choose_from: [2026-01-01, b]}
+"""
+PYTHON = """
+from dispatcher_client import Workflow
+wf = Workflow("of_python")
+wf.timer(seconds=1, key="pause")
+broken = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def tenant(world: World) -> Any:
+    make_model("m")
+    return make_tenant("operator")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "choice.json"
+    path.write_text(json.dumps(CHOICE))
+    return str(path)
+
+
+def advance(world: World) -> None:
+    cancelling_runs(world.ports)
+    for run in Run.objects.filter(finished_at=None):
+        advance_now(Advancer(world.ports), run.id)
+
+
+def started(world: World, terminal: Terminal, file: str) -> str:
+    terminal("workflow", "put", file)
+    run_id = terminal("workflow", "run", "choice", '{"images": ["a", "b"]}', "--json").json["run_id"]
+    advance(world)
+    return str(run_id)
+
+
+def test_a_definition_is_stored_shown_and_compared(terminal: Terminal, file: str) -> None:
+    assert terminal("workflow", "check", file).said == "ok: 3 nodes\n"
+    assert not Version.objects.exists()
+    assert terminal("workflow", "put", file).said == "choice v1, of operator\n"
+    assert terminal("workflow", "put", file).said == "choice v1 has this content already, of operator\n"
+    Path(file).write_text(json.dumps({**CHOICE, "output": {"other": {"$ref": "best"}}}))
+    assert terminal("workflow", "put", file, "--json").json["version"] == 2
+    assert json.loads(terminal("workflow", "show", "choice", "--version", "1").said) == CHOICE
+    assert [
+        row["version"] for row in terminal("workflow", "versions", "choice", "--json").json["results"]
+    ] == [*(2, 1)]
+    assert "v2" in terminal("workflow", "versions", "choice").said
+    diff = terminal("workflow", "diff", "choice").said.splitlines()
+    assert diff[:2] == ["--- choice v1", "+++ choice v2"]
+    assert any(line.startswith("+") and "other" in line for line in diff)
+    assert terminal("workflow", "diff", "choice", "2", "2").said == "no difference\n"
+    assert terminal("workflow", "list", "--json").json == {
+        "results": [{"name": "choice", "latest": 2, "tenant": "operator"}]
+    }
+    assert "choice" in terminal("workflow", "list").said
+    drawn = terminal("workflow", "mermaid", file).said
+    assert drawn == terminal("workflow", "mermaid", "choice").said
+    assert "n_best --> n_paid" in drawn
+
+
+def test_yaml_and_python_are_read(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "asks.yaml"
+    path.write_text(YAML)
+    assert terminal("workflow", "put", str(path)).said == "asks v1, of operator\n"
+    shown = terminal("workflow", "show", "asks", "--json").json["definition"]
+    assert shown["nodes"]["best"]["human"]["choose_from"] == ["2026-01-01", "b"]
+    (tmp_path / "of_python_file.py").write_text(PYTHON)
+    monkeypatch.chdir(tmp_path)
+    assert terminal("workflow", "put", "of_python_file:wf").said == "of_python v1, of operator\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("a.json", "{", "a.json: it is not valid JSON"),
+        ("a.json", '{"nodes": {}, "nodes": {}}', "more than one"),
+        ("a.json", '{"nodes": {"a": {"model": "nix"}}}', "/nodes/a/model: There is no model nix."),
+        ("a.yaml", "nodes: [", "a.yaml line "),
+        ("a.yaml", "nodes: &x {}\nother: *x", "a.yaml line 2: aliases are not allowed"),
+        ("a.yaml", "a: 1\na: 2", "a.yaml line 1: a key is there twice"),
+        ("a.yaml", "1: 2", "is not a text"),
+        ("gone.json", None, "gone.json cannot be read: No such file"),
+        ("no_such_module_x:wf", None, "neither such a file nor a module"),
+        ("json:wf", None, "has no attribute"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_with_the_place(  # noqa: PLR0917
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | None, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path(name).write_text(text)
+    for action in ("check", "put"):
+        refused = terminal("workflow", action, name)
+        assert (refused.status, why in refused.said) == (2, True), refused.said
+
+
+def test_a_python_workflow_with_a_mistake_names_its_line(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mistake = "from dispatcher_client import Workflow\nwf = Workflow('w')\nwf.timer()\n"
+    (tmp_path / "mistaken_workflow.py").write_text(mistake)
+    refused = terminal("workflow", "check", "mistaken_workflow:wf")
+    assert (refused.status, refused.said) == (
+        2,
+        "mistaken_workflow.py:3: a timer has either seconds or until",
+    )
+
+
+def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: Terminal, file: str) -> None:
+    run_id = started(world, terminal, file)
+    refused = terminal("workflow", "run", "choice", "{}")
+    assert (refused.status, "images" in refused.said) == (2, True), refused.said
+    assert run_id in terminal("runs", "--status", "running", "--workflow", "choice").said
+    assert run_id in terminal("runs", "--tenant", "operator").said
+    assert [row["run_id"] for row in terminal("runs", "--json").json["results"]] == [run_id]
+    assert terminal("runs", "--status", "failed").said == "no runs; `workflow run NAME` starts one\n"
+    shown = terminal("run", run_id.lower()).said
+    assert "waits for best" in shown
+    assert "pending" in shown
+    assert terminal("run", run_id, "--json").json["nodes"][0]["question"]["choose_from"] == ["a", "b"]
+    assert "Which one?" in terminal("answer").said
+    (open_wait,) = terminal("answer", "--json").json["results"]
+    assert (open_wait["run_id"], open_wait["key"]) == (run_id, "best")
+    wrong = terminal("answer", run_id, "best", "c")
+    assert (wrong.status, "none of the choices" in wrong.said) == (2, True)
+    assert terminal("answer", run_id, "best", "b").said == f"{run_id} best: answered\n"
+    assert terminal("answer", run_id, "best", '"b"').status == 2
+    assert terminal("answer").said == "nothing waits for an answer\n"
+    assert terminal("signal", "payment").status == 1
+    advance(world)
+    assert terminal("signal", "payment", '{"euro": 1}', "--run", run_id).said == "taken by 1 node\n"
+    advance(world)
+    assert terminal("run", run_id, "--json").json["output"] == {"best": "b"}
+    assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}
+
+
+def test_a_run_is_paused_resumed_cancelled_and_retried(world: World, terminal: Terminal, file: str) -> None:
+    run_id = started(world, terminal, file)
+    assert terminal("run", run_id, "--pause").said == f"{run_id} starts no further nodes\n"
+    assert "paused" in terminal("runs").said
+    assert terminal("run", run_id, "--resume").said == f"{run_id} goes on\n"
+    early = terminal("run", run_id, "--retry")
+    assert (early.status, "still under way" in early.said) == (2, True), early.said
+    assert terminal("run", run_id, "--cancel").said == f"{run_id} is being cancelled\n"
+    advance(world)
+    assert Run.objects.get().state == "cancelled"
+    ended = terminal("run", run_id, "--follow")
+    assert (ended.status, "cancelled" in ended.said) == (1, True)
+    assert terminal("run", run_id, "--retry", "--node", "best").said == f"{run_id} runs again, round 2\n"
+    assert terminal("run", run_id, "--retry", "--node", "nix").status == 2
+    assert terminal("run", run_id, "--node", "best").said == "--node is for --retry"
+    assert terminal("run", "nix").said.startswith("there is no run nix")
+    assert set(AuditEntry.objects.values_list("action", flat=True)) >= {
+        *("pause_run", "resume_run", "cancel_run", "retry_run")
+    }
+
+
+def test_a_run_is_followed_to_its_end(
+    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = started(world, terminal, file)
+
+    def goes_on() -> None:
+        answers = terminal("answer", "--json").json["results"]
+        if answers:
+            terminal("answer", run_id, "best", "a")
+        else:
+            terminal("signal", "payment", '{"euro": 1}')
+        advance(world)
+
+    while_waiting(monkeypatch, run_command, goes_on)
+    followed = terminal("run", run_id, "--follow")
+    assert followed.status == 0
+    lines = [line.split()[1:] for line in followed.said.splitlines()]
+    assert ["node_started", "node=best"] in lines
+    assert ["node_ended", "node=best", "state=completed"] in lines
+    assert any("completed" in line and "choice" in line for line in lines)
+
+
+def test_a_run_is_waited_for(
+    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal("workflow", "put", file)
+    late = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.01")
+    assert late.status == 3
+
+    def fails() -> None:
+        advance(world)
+        Run.objects.filter(finished_at=None).update(cancel_requested_at=world.clock.now())
+        advance(world)
+
+    while_waiting(monkeypatch, workflow_command, fails)
+    ended = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "--json")
+    assert (ended.status, ended.json["status"]) == (1, "cancelled")
+
+
+def test_a_workflow_of_several_tenants_needs_a_name(terminal: Terminal, file: str) -> None:
+    make_tenant("other")
+    make_tenant("second")
+    for tenant in ("second", "other"):
+        terminal("workflow", "put", file, "--tenant", tenant)
+    refused = terminal("workflow", "show", "choice")
+    assert (refused.status, "--tenant" in refused.said) == (2, True)
+    assert terminal("workflow", "show", "choice", "--tenant", "other").status == 0
+    terminal("workflow", "put", file)
+    assert terminal("workflow", "show", "choice", "--json").status == 0
+    assert terminal("workflow", "show", "nix").said.startswith("there is no workflow nix")
+
+
+def test_a_definition_of_queue_workflows_is_converted(terminal: Terminal, tmp_path: Path) -> None:
+    definitions, pipelines = tmp_path / "definitions", tmp_path / "pipelines"
+    definitions.mkdir()
+    pipelines.mkdir()
+    source = definitions / "streetview.json"
+    source.write_text(json.dumps(STREETVIEW))
+    missing = terminal("workflow", "convert", str(source))
+    assert (missing.status, "give --pipelines FOLDER" in missing.said) == (2, True)
+    for pipeline in (DETECT, RECONSTRUCT):
+        (pipelines / f"{pipeline['name']}.schema.json").write_text(json.dumps(pipeline))
+    found = terminal("workflow", "convert", str(source), "--json").json
+    assert found["definition"]["name"] == "streetview_inspect"
+    assert "detect/sv_fetch" in {note["place"] for note in found["notes"]}
+    assert json.loads(terminal("workflow", "convert", str(source)).said) == found["definition"]
+    source.write_text("[]")
+    assert terminal("workflow", "convert", str(source)).status == 2
+
+
+def test_nodes_on_screen_are_limited(
+    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = started(world, terminal, file)
+    monkeypatch.setattr(runs_on_screen, "MAX_NODES", 0)
+    assert terminal("run", run_id, "--nodes", "--json").json["nodes"] == []
