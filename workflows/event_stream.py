@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import structlog
+from django.conf import settings
 
 from jobs.domain.access import shown_event
 from jobs.events.handover import Follow
@@ -78,7 +79,8 @@ class RunStreamEvent(SeenEvent):
         """Return the event in the format of a `text/event-stream`, with what the reader may see."""
         if not self.node:
             return self.written(self.type, shown_run_event(self.data, in_full=in_full))
-        shown = shown_event(self.data, in_full=in_full, streams=streams)
+        tenant_errors = settings.DISPATCHER.tenant_errors
+        shown = shown_event(self.data, in_full=in_full, streams=streams, tenant_errors=tenant_errors)
         shown = shown_data(self.type, shown, with_output=with_output)
         return self.written(f"job_{self.type}", {**shown, "node": self.node})
 

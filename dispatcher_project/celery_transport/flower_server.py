@@ -8,6 +8,7 @@ which imports a shell, nor Django's apps are loaded: Flower runs no task, and st
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from types import SimpleNamespace
@@ -60,6 +61,7 @@ def main() -> None:
 
     serve_on(socket.socket(fileno=int(sys.argv.pop(1))))
     configure_logging(settings.LOGGING_CONFIG, settings.LOGGING)
+    logging.getLogger("flower.inspector").setLevel(logging.ERROR)  # warns while no worker has answered yet
     app.loader.import_default_modules = lambda: None
     celery = Context(Group("celery"), obj=SimpleNamespace(app=app, quiet=False))
     flower.main(sys.argv[1:], prog_name="flower", parent=celery)

@@ -19,7 +19,7 @@ REFUSALS = {
     401: "No key, or an invalid key.",
     403: "The key lacks the permission.",
     404: "Not found, or owned by another tenant.",
-    406: "Only JSON is available.",
+    406: "None of the media types in `Accept` is available: JSON is, and what the route's answers name.",
     408: "The body did not arrive in time.",
     409: "Conflicts with the current state.",
     410: "It was removed.",

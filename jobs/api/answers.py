@@ -53,6 +53,7 @@ class Attempt(TypedDict):
 class JobUrls(TypedDict):
     self: str
     events: str
+    logs: str
     cancel: str
     rerun: str
 

@@ -72,6 +72,7 @@ def summary_json(
         "urls": {
             "self": job_url(job.id),
             "events": job_url(job.id, "events"),
+            "logs": job_url(job.id, "logs"),
             "cancel": job_url(job.id, "cancel"),
             "rerun": job_url(job.id, "rerun"),
         },

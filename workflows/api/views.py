@@ -492,7 +492,12 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "output": (results.get(node.job_id) if node.job_id else node.output) if shows else None,
             "question": questions.get(node.id),
             # a job's text may come from its GPU server; the others are our own
-            "error": shown_error(node.code, node.detail, in_full=in_full or node.job_id is None),
+            "error": shown_error(
+                node.code,
+                node.detail,
+                in_full=in_full or node.job_id is None,
+                tenant_errors=settings.DISPATCHER.tenant_errors,
+            ),
             "started_at": node.started_at,
             "finished_at": node.finished_at,
         }

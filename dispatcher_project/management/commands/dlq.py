@@ -42,7 +42,8 @@ class Command(TerminalCommand):
     help = (
         "Dead letters: jobs that failed for good. List them or their groups by kind of failure; retry or "
         "dismiss some by id, or all that match a filter, after a count and a question. Failures that the "
-        "client's input caused are listed with --client-errors."
+        "client's input caused are listed with --client-errors. Exit status 1: a job was no dead letter, or "
+        "failed again within --wait."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -122,7 +123,7 @@ class Command(TerminalCommand):
             f"{outcome.done} retried{of_last}: {found.text}{others}{left}",
             *_hint(found),
         )
-        return None
+        return 1 if found.failed else None
 
     def _wait_seconds(self, options: dict[str, Any]) -> float:
         return RETRY_WAIT_SECONDS if options["wait"] is None else float(options["wait"])
@@ -140,7 +141,7 @@ class Command(TerminalCommand):
             outcomes = [{**one, "status": states.get(one["job_id"])} for one in outcomes]
             hint = _hint(found)
         self.report(outcomes, *map(_text, outcomes), *hint)
-        return None if all(one["done"] for one in outcomes) else 1
+        return None if all(one["done"] for one in outcomes) and not hint else 1
 
     def _show_count(self, verb: str, total: int) -> None:
         text = f"would {verb} {counted(total, 'dead letter')}" if total else "no dead letter matches"

@@ -19,7 +19,7 @@ from jobs import ports
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job, Tenant
-from jobs.submission.request import Submitted, read_item
+from jobs.submission.request import Outcome, Submitted, read_item
 from jobs.submission.submit import submit_job
 
 FAILED, NOT_ENDED = 1, 3
@@ -72,7 +72,8 @@ class Command(TerminalCommand):
                 "starts_in": starts_json(submitted.starts), "replayed": submitted.replayed}  # fmt: skip
         where = f", position {submitted.position}" if submitted.position else ""
         again = " (submitted before under this key)" if submitted.replayed else ""
-        self.report(document, f"{job.id} {submitted.outcome.value}{where}{again}")
+        outcome = "starts now" if submitted.outcome is Outcome.LEASED else submitted.outcome.value
+        self.report(document, f"{job.id} {outcome}{where}{again}")
 
     def _prints_unicode(self) -> bool:
         return "utf" in str(getattr(self.stdout, "encoding", "") or "utf-8").lower()

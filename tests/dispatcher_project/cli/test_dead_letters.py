@@ -96,14 +96,15 @@ def test_a_retry_says_which_jobs_failed_again(
     monkeypatch.setattr(dlq, "RETRY_WAIT_SECONDS", 60.0)
     jobs = [fail(world) for _ in range(2)]
     while_waiting(monkeypatch, retried, lambda: fail_again(world))
-    lines = terminal("dlq", "retry", "--all", "--yes").said.splitlines()
-    assert lines[0] == "2 retried: 2 failed again"
+    run = terminal("dlq", "retry", "--all", "--yes")
+    lines = run.said.splitlines()
+    assert (run.status, lines[0]) == (1, "2 retried: 2 failed again")
     assert "--client-errors" in lines[1]
     assert terminal("dlq").said == "no dead letters\n"
     found = terminal("dlq", "--client-errors", "--json").json
     assert {one["job_id"] for one in found} == {job.id for job in jobs}
-    lines = terminal("dlq", "retry", jobs[0].id).said.splitlines()
-    assert lines[0] == f"{jobs[0].id} retried, failed again"
+    run = terminal("dlq", "retry", jobs[0].id)
+    assert (run.status, run.said.splitlines()[0]) == (1, f"{jobs[0].id} retried, failed again")
 
 
 def test_a_retry_waits_no_longer_than_it_may(world: World, terminal: Terminal) -> None:

@@ -26,6 +26,7 @@ def test_a_submit_is_durable_before_it_is_accepted_and_has_a_location(
     content = answer.json()
     job = Job.objects.get(id=content["job_id"])
     assert answer["Location"] == f"/api/v1/queue/jobs/{job.id}" == content["urls"]["self"]
+    assert content["urls"]["logs"] == f"{answer['Location']}/logs"
     assert (content["status"], content["outcome"], content["position"]) == ("queued", "queued", 1)
     assert (job.tenant, job.priority, job.payload, job.pool) == (
         acme.tenant,
