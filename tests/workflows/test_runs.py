@@ -333,21 +333,60 @@ def test_two_advancers_start_each_node_once(theatre: Theatre, monkeypatch: pytes
     """The second one reads before the first one writes."""
     run = theatre.start({"nodes": {"a": model(), "b": model()}})
     other = Advancer(theatre.ports)
-    write = advancer._Advance._write
+    write = Advancer._write
     overtaken: list[bool] = []
 
-    def overtake(self: Any, steps: Any, more: bool) -> None:
+    def overtake(self: Advancer, steps: Any) -> None:
         if not overtaken:
             overtaken.append(True)
             other.advance(run.id)
-        write(self, steps, more)
+        write(self, steps)
 
-    monkeypatch.setattr(advancer._Advance, "_write", overtake)
+    monkeypatch.setattr(Advancer, "_write", overtake)
     assert theatre.advancer.advance(run.id) is True  # it was overtaken, and is to begin anew
     assert Job.objects.count() == 2
     theatre.to_end(run)
     assert run.state == RunState.COMPLETED
     assert Job.objects.count() == 2
+
+
+def test_runs_are_advanced_together_and_an_overtaken_one_does_not_hold_up_the_others(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = {"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}}
+    runs = [theatre.start(chain) for _ in range(3)]
+    other, write, overtaken = Advancer(theatre.ports), Advancer._write, list[bool]()
+
+    def overtake(self: Advancer, steps: Any) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            other.advance(runs[1].id)
+        write(self, steps)
+
+    monkeypatch.setattr(Advancer, "_write", overtake)
+    ids = [*(run.id for run in runs), "0" * 26]
+    assert theatre.advancer.advance_together(ids) == dict.fromkeys(ids, False)
+    assert Job.objects.count() == 3
+    monkeypatch.undo()
+    with CaptureQueriesContext(connection) as together:
+        theatre.advancer.advance_together(ids)
+    assert not together.captured_queries[-1]["sql"].startswith("COMMIT"), "nothing was due"
+    for run in runs:
+        theatre.to_end(run)
+    assert Job.objects.count() == 6
+
+
+def test_a_step_starts_so_many_nodes_at_most_over_all_its_runs(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advancer, "STARTS", 3)
+    runs = [theatre.start({"nodes": {"a": model(), "b": model()}}) for _ in range(3)]
+    more = theatre.advancer.advance_together([run.id for run in runs])
+    assert Job.objects.count() == 3
+    assert sorted(more.values()) == [False, True, True]
+    for run in runs:
+        assert theatre.to_end(run).state == RunState.COMPLETED
+    assert Job.objects.count() == 6
 
 
 def test_the_database_refuses_a_node_that_starts_twice(theatre: Theatre) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, cast
 
 import structlog
@@ -20,7 +21,7 @@ from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.database.row_codec import new_row
 from jobs.domain.errors import DEADLINE_EXCEEDED
-from jobs.models import Callback, EndNotice
+from jobs.models import EndNotice
 from jobs.ports import Ports
 from jobs.submission.request import Submitted, outcome_of
 from jobs.submission.submit import push_and_wake
@@ -37,7 +38,7 @@ from workflows.execution.notices import due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
 from workflows.execution.scope import RunScope
-from workflows.execution.starts import NodeStarter
+from workflows.execution.starts import STARTS, NodeStarter
 from workflows.execution.writes import Overtaken, Writes
 from workflows.models import Node, Run, RunEvent, Version, follower_of
 
@@ -59,25 +60,89 @@ class Advancer:
 
     def advance(self, run_id: str) -> bool:
         """Advance a run as far as one transaction can. Return True if there may be more to do at once."""
-        run: Run | None = reads.run_to_advance.first(id=run_id)
-        if run is None or run.state != RunState.RUNNING:
-            EndNotice.objects.filter(followed_by=follower_of(run_id)).delete()
-            return False
+        return self.advance_together([run_id])[run_id]
+
+    def advance_together(self, run_ids: Sequence[str]) -> Mapping[str, bool]:
+        """Advance runs in one transaction, which starts at most `STARTS` nodes. Return for each run whether
+        there may be more to do at once.
+
+        If another advancer wrote one of several runs meanwhile, each is advanced in a transaction of its own.
+        """
         began = self.ports.clock.monotonic()
-        step = _Advance(run, self)
+        more = dict.fromkeys(run_ids, False)
+        running = [run for run in reads.runs_to_advance(run_ids) if run.state == RunState.RUNNING]
+        if over := more.keys() - {run.id for run in running}:
+            EndNotice.objects.filter(followed_by__in=[follower_of(run_id) for run_id in over]).delete()
+        steps = self._decide(running)
+        written = [step for step in steps if step.has_written]
         try:
-            more = step.once()
+            self._write(written)
         except Overtaken:
-            return True
-        if step.has_written:
-            self._count(step, self.ports.clock.monotonic() - began)
+            if len(running) == 1:
+                return {**more, running[0].id: True}
+            return {**more, **{run.id: self.advance(run.id) for run in running}}
+        self._after_commit(written)
+        for step in steps:
+            if step.cancel:
+                cancel_nodes(step.run, step.cancel, self.ports)
+            more[step.run.id] = step.is_due
+        self._count(written, self.ports.clock.monotonic() - began)
         return more
 
-    def _count(self, step: _Advance, seconds: float) -> None:
-        self.counts.count_step(seconds, (*step.writes.ended_nodes.values(), *step.writes.new_nodes))
-        if step.end is not None:
-            took = (step.now - step.run.created_at).total_seconds()
-            self.counts.count_run(self._name_of(step.run.version_id), step.end.state.value, took)
+    def _decide(self, runs: Sequence[Run]) -> list[_Advance]:
+        """Decide a step of each run, in the order of their ids, in which the transaction locks them."""
+        if not runs:
+            return []
+        notices: dict[str, list[EndNotice]] = {follower_of(run.id): [] for run in runs}
+        found = reads.notices_among(list(notices))
+        for notice in found:
+            notices[notice.followed_by].append(notice)
+        steps: list[_Advance] = []
+        for run in sorted(runs, key=lambda run: run.id):
+            own = notices[follower_of(run.id)]
+            step = _Advance(run, self, own, starts=STARTS - sum(len(one.writes.new_nodes) for one in steps))
+            step.decide(all_read=len(found) < NOTICES)
+            steps.append(step)
+        return steps
+
+    def _write(self, steps: Sequence[_Advance]) -> None:
+        """Write steps in one transaction. Raises Overtaken."""
+        if not steps:
+            return
+        writes = Writes.merged([step.writes for step in steps])
+        with write_lock(max(len(writes.jobs), len(steps))), transaction.atomic():
+            for step in steps:
+                run = step.run
+                if not statements.change(
+                    Run, step.changes, id=run.id, steps=step.seen_steps, state=RunState.RUNNING.value
+                ):
+                    raise Overtaken
+            writes.write(steps[0].now)
+            statements.delete_all(EndNotice, [notice.id for step in steps for notice in step.notices])
+
+    def _after_commit(self, steps: Sequence[_Advance]) -> None:
+        if not steps:
+            return
+        jobs = [job for step in steps for job in step.writes.jobs]
+        if jobs:
+            push_and_wake([Submitted(job, outcome_of(job), None, replayed=False) for job in jobs], self.ports)
+        self.ports.announce([*(job.id for job in jobs), *(step.run.id for step in steps)])
+        if callbacks := [one.id for step in steps for one in step.writes.callbacks]:
+            self.ports.wake_callbacks(callbacks)
+        followers = [follower_of(child.id) for step in steps for child in step.writes.runs]
+        followers += [follower_of(step.parent_run_id) for step in steps if step.parent_run_id is not None]
+        if followers:
+            self.ports.wake_followers(followers)
+
+    def _count(self, steps: Sequence[_Advance], seconds: float) -> None:
+        if not steps:
+            return
+        nodes = [(*step.writes.ended_nodes.values(), *step.writes.new_nodes) for step in steps]
+        self.counts.count_step(seconds, chain.from_iterable(nodes))
+        for step in steps:
+            if step.end is not None:
+                took = (step.now - step.run.created_at).total_seconds()
+                self.counts.count_run(self._name_of(step.run.version_id), step.end.state.value, took)
 
     def _name_of(self, version_id: int) -> str:
         """Return the name of a version's workflow."""
@@ -103,9 +168,13 @@ class Advancer:
 
 
 class _Advance:
-    """One step of one run. It reads in its constructor, and decides and writes in `once`."""
+    """One step of one run, which it decides. notices: those that it takes into account. starts: most nodes
+    that it may start.
 
-    def __init__(self, run: Run, advancer: Advancer) -> None:
+    changes: of the run's row. cancel: nodes to cancel after the commit. is_due: the run may go on at once.
+    """
+
+    def __init__(self, run: Run, advancer: Advancer, notices: list[EndNotice], *, starts: int) -> None:
         self.run, self.ports = run, advancer.ports
         self.plan = advancer.plan(run.version_id)
         self.now = self.ports.clock.now()
@@ -114,10 +183,11 @@ class _Advance:
         self.seen_steps = run.steps
         self.writes = Writes()
         self.cancelled = run.cancel_requested_at is not None
-        self.notices: list[EndNotice] = reads.notices_of(followed_by=follower_of(run.id))
+        self.notices = notices
         limits = settings.DISPATCHER
         self.costs = Costs(limits.workflow_value_bytes, limits.workflow_search_steps)
         self.starter = NodeStarter(run, self.writes, advancer.plan_of, self.ports, self.now)
+        self.starts = self.starter.left = max(starts, 0)
         self.maps = OpenMaps(
             run,
             self.plan,
@@ -128,14 +198,15 @@ class _Advance:
             now=self.now,
         )
         self.end: RunEnd | None = None
-        self.has_written = False
-        self.callback: Callback | None = None
+        self.has_written = self.is_due = False
+        self.cancel: tuple[str, ...] = ()
+        self.changes: dict[str, Any] = {}
         self.parent_run_id: str | None = None
         if run.parent_node_id is not None:
             self.parent_run_id = reads.run_of_node.first(id=run.parent_node_id)
 
-    def once(self) -> bool:
-        """Return True if there is more to do at once."""
+    def decide(self, *, all_read: bool) -> None:
+        """Decide what the step writes. all_read: the run has no further notices."""
         ended = self._ends_of_nodes()
         may_start = not self.cancelled and self.run.paused_at is None
         for node, end in self.maps.move(starts=may_start, cancelled=self.cancelled):
@@ -144,19 +215,15 @@ class _Advance:
         steps = self._decide(ended)
         if steps.end is not None and steps.end.state is RunState.CANCELLED and self._is_overdue():
             steps.end = RunEnd(RunState.FAILED, code=DEADLINE_EXCEEDED, detail="the run's deadline passed")
-        self.end = steps.end
+        self.end, self.cancel = steps.end, steps.cancel
         self.has_written = bool(self.notices or steps.moves or self.writes.new_nodes or steps.end)
         more = steps.end is None and (
             steps.more or bool(self.writes.new_maps) or (may_start and self.maps.wait())
         )
         if self.has_written:
-            self._write(steps, more)
-            self._after_commit()
-        if steps.cancel:
-            cancel_nodes(self.run, steps.cancel, self.ports)
-        if steps.end is not None or not self.has_written:
-            return False
-        return more or len(self.notices) == NOTICES
+            self._prepare(steps, more)
+        has_waited = self.starts < STARTS  # for other runs of the transaction
+        self.is_due = (self.has_written or has_waited) and steps.end is None and (more or not all_read)
 
     def _is_overdue(self) -> bool:
         """Return True if the run ends because of its deadline, not because of a request."""
@@ -272,44 +339,40 @@ class _Advance:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def _write(self, steps: Steps, more: bool) -> None:
-        """more: another step is due at once; a sweep finds it if this process dies before."""
+    def _prepare(self, steps: Steps, more: bool) -> None:
+        """Make the changes and further rows. more: another step is due at once; a sweep finds it if this
+        process dies before."""
         run, writes = self.run, self.writes
         self._log(steps)
-        changes: dict[str, Any] = {
+        self.changes = {
             "node_states": steps.states,  # its values are texts
             "steps": self.seen_steps + 1,
             "event_seq": run.event_seq,
         }
-        if steps.end is not None:
-            changes |= {
-                "state": steps.end.state.value,
-                "output": steps.end.output,
-                "error_code": steps.end.code,
-                "error_message": steps.end.detail,
-                "error_node": steps.end.node,
-                "finished_at": self.now,
-            }
-            self.callback = callback_for(run, steps.end, now=self.now)
-        with write_lock(max(len(writes.jobs), 1)), transaction.atomic():
-            if not statements.change(Run, changes, id=run.id, steps=self.seen_steps, state=run.state):
-                raise Overtaken
-            writes.write(self.now)
-            if self.callback is not None:
-                statements.insert(self.callback)
-            statements.delete_all(EndNotice, [notice.id for notice in self.notices])
-            if more:
-                statements.insert(due_notice(run.id, self.now))
-            if steps.end is not None and self.parent_run_id is not None:
-                statements.insert(
-                    new_row(
-                        EndNotice,
-                        followed_by=follower_of(self.parent_run_id),
-                        ended_id=run.id,
-                        state=steps.end.state.value,
-                        at=self.now,
-                    )
+        if more:
+            writes.notices.append(due_notice(run.id, self.now))
+        if steps.end is None:
+            return
+        self.changes |= {
+            "state": steps.end.state.value,
+            "output": steps.end.output,
+            "error_code": steps.end.code,
+            "error_message": steps.end.detail,
+            "error_node": steps.end.node,
+            "finished_at": self.now,
+        }
+        if (callback := callback_for(run, steps.end, now=self.now)) is not None:
+            writes.callbacks.append(callback)
+        if self.parent_run_id is not None:
+            writes.notices.append(
+                new_row(
+                    EndNotice,
+                    followed_by=follower_of(self.parent_run_id),
+                    ended_id=run.id,
+                    state=steps.end.state.value,
+                    at=self.now,
                 )
+            )
 
     def _log(self, steps: Steps) -> None:
         """Write the events of the static nodes and of the run."""
@@ -339,16 +402,3 @@ class _Advance:
                     data=data,
                 )
             )
-
-    def _after_commit(self) -> None:
-        items = [Submitted(job, outcome_of(job), None, replayed=False) for job in self.writes.jobs]
-        if items:
-            push_and_wake(items, self.ports)
-        self.ports.announce([*(job.id for job in self.writes.jobs), self.run.id])
-        if self.callback is not None:
-            self.ports.wake_callbacks([self.callback.id])
-        followers = [follower_of(child.id) for child in self.writes.runs]
-        if self.parent_run_id is not None:
-            followers.append(follower_of(self.parent_run_id))
-        if followers:
-            self.ports.wake_followers(followers)

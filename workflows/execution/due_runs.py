@@ -1,4 +1,4 @@
-"""Advances the runs that wakes and sweeps name, in the order of a `FairQueue`, one transaction at a time.
+"""Advances the runs that wakes and sweeps name, in the order of a `FairQueue`, a few in each transaction.
 
 A wake carries no work: the thread that gets one adds its runs to the queue, and advances whatever run comes
 next while fewer than `threads` others do. So wakes leave the broker at once, whoever sent them.
@@ -7,7 +7,7 @@ next while fewer than `threads` others do. So wakes leave the broker at once, wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 
 import structlog
@@ -19,6 +19,8 @@ from workflows.models import Run, follower_of
 
 log = structlog.get_logger(__name__)
 
+TOGETHER = 8
+"""Most runs that one transaction advances."""
 MOST_LEFT = 1_000
 """Runs that a stopping process names to others; a sweep finds the rest."""
 
@@ -84,8 +86,8 @@ class DueRuns:
         if not self._may_begin():
             return  # the threads that advance runs see the new ones: they look under the same lock
         try:
-            while (run_id := self._next()) is not None:
-                self._advance(run_id)
+            while run_ids := self._next():
+                self._advance(run_ids)
         except BaseException:
             with self._lock:
                 self._advancing -= 1
@@ -97,22 +99,42 @@ class DueRuns:
             self._advancing += may
             return may
 
-    def _next(self) -> str | None:
-        """Return the next run; None, and count this thread out, if there is none."""
+    def _next(self) -> list[str]:
+        """Return the next runs; none, and count this thread out, if there are none."""
         with self._lock:
-            run_id = None if self._is_draining else self.queue.take()
-            if run_id is None:
-                self._advancing -= 1
-            return run_id
+            run_ids = list[str]()
+            while not self._is_draining and len(run_ids) < TOGETHER:
+                run_id = self.queue.take()
+                if run_id is None:
+                    break
+                run_ids.append(run_id)
+            self._advancing -= not run_ids
+            return run_ids
 
-    def _advance(self, run_id: str) -> None:
-        began, more = self._clock(), False
+    def _advance(self, run_ids: Sequence[str]) -> None:
+        began = self._clock()
+        more: Mapping[str, bool] = {}
         try:
-            more = self._advancer.advance(run_id)
+            more = self._advancer.advance_together(run_ids)
         except (OperationalError, InterfaceError):
             self.queue.clear()
             raise
         except Exception:
-            log.exception("run_not_advanced", run_id=run_id)
+            log.exception("runs_not_advanced", run_ids=run_ids)
+            more = self._advance_each(run_ids)
         finally:
-            self.queue.give_back(run_id, self._clock() - began, more=more)
+            seconds = (self._clock() - began) / len(run_ids)
+            for run_id in run_ids:
+                self.queue.give_back(run_id, seconds, more=more.get(run_id, False))
+
+    def _advance_each(self, run_ids: Sequence[str]) -> dict[str, bool]:
+        """Advance runs one by one: a defect of one must not stop the others."""
+        if len(run_ids) == 1:
+            return {}
+        more = {}
+        for run_id in run_ids:
+            try:
+                more[run_id] = self._advancer.advance(run_id)
+            except Exception:
+                log.exception("run_not_advanced", run_id=run_id)
+        return more

@@ -14,13 +14,15 @@ NOTICES = 500
 CHILDREN = 500
 """Rows of one read."""
 
-run_to_advance = Read(
-    lambda: Run.objects.filter(id=value(Run, "id")).defer("inputs", "output", "kept_maps", "error_message")
+runs_to_advance = ReadAmong(
+    (Run, "id"),
+    rows=lambda ids: Run.objects.filter(id__in=ids).defer("inputs", "output", "kept_maps", "error_message"),
 )
-"""A run without what few steps need; that is read where it is used."""
+"""Runs without what few steps need; that is read where it is used."""
 
-notices_of = Read(
-    lambda: EndNotice.objects.filter(followed_by=value(EndNotice, "followed_by")).order_by("id")[:NOTICES]
+notices_among = ReadAmong(
+    (EndNotice, "followed_by"),
+    rows=lambda names: EndNotice.objects.filter(followed_by__in=names).order_by("id")[:NOTICES],
 )
 
 open_maps = Read(

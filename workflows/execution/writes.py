@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -9,7 +10,7 @@ from artifacts.models import ArtifactUse
 from artifacts.uses import lock_for_use
 from foundation.database import statements
 from jobs import transitions
-from jobs.models import Job
+from jobs.models import Callback, EndNotice, Job
 from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Wait
 
 
@@ -31,7 +32,23 @@ class Writes:
     chunks: list[MapChunk] = field(default_factory=list)
     maps: dict[str, MapState] = field(default_factory=dict)
     cached: dict[str, CachedOutput] = field(default_factory=dict)
+    callbacks: list[Callback] = field(default_factory=list)
+    notices: list[EndNotice] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
+
+    @classmethod
+    def merged(cls, parts: Sequence[Writes]) -> Writes:
+        """Return the rows of several runs as one."""
+        if len(parts) == 1:
+            return parts[0]
+        found = cls()
+        for part in parts:
+            for name, rows in vars(part).items():
+                if isinstance(rows, list):
+                    getattr(found, name).extend(rows)
+                else:
+                    getattr(found, name).update(rows)
+        return found
 
     def write(self, now: datetime) -> None:
         """Write all rows. Raises Overtaken."""
@@ -49,6 +66,8 @@ class Writes:
             statements.write(transitions.new_jobs(self.jobs, now))
         statements.insert_all(self.runs)
         statements.insert_all(self.events)
+        statements.insert_all(self.callbacks)
+        statements.insert_all(self.notices)
         statements.upsert_all(list(self.cached.values()))
 
     def _use_artifacts(self) -> None:

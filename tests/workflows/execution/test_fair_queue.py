@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 from tests.support.waiting import wait_for
-from workflows.execution.due_runs import DueRuns
+from workflows.execution.due_runs import TOGETHER, DueRuns
 from workflows.execution.fair_queue import FairQueue
 
 BOMB, LIGHT, OTHER = 1, 2, 3
@@ -83,7 +84,7 @@ class Recorded(DueRuns):
 
     def __init__(self, threads: int = 1) -> None:
         super().__init__(self, threads=threads)  # type: ignore[arg-type]
-        self.order: list[str] = []
+        self.order: list[list[str]] = []
         self.hints: list[str] = []
         self.begun, self.may_go_on = threading.Event(), threading.Event()
         self.may_go_on.set()
@@ -93,15 +94,13 @@ class Recorded(DueRuns):
         for run_id in run_ids:
             self.queue.add(run_id, int(run_id[0]))
 
-    def _advance(self, run_id: str) -> None:
-        self.order.append(run_id)
+    def advance_together(self, run_ids: list[str]) -> dict[str, bool]:
+        self.order.append(list(run_ids))
         self.begun.set()
         assert self.may_go_on.wait(10)
         if self.fails:
-            self.queue.clear()
-            self.queue.give_back(run_id, 0.01, more=False)
             raise OperationalError
-        self.queue.give_back(run_id, 0.01, more=run_id[0] == "1" and len(self.order) < 20)
+        return {run_id: run_id[0] == "1" and len(self.order) < 5 for run_id in run_ids}
 
     @property
     def ports(self) -> Recorded:
@@ -120,7 +119,7 @@ def test_a_wake_is_taken_at_once_while_other_threads_advance() -> None:
     due.wake(["2.light"])  # returns, though the other thread is in a transaction
     due.may_go_on.set()
     thread.join(10)
-    assert due.order[1] == "2.light"
+    assert due.order[1][0] == "2.light"
     assert due.busy() == 0
 
 
@@ -131,19 +130,37 @@ def test_runs_that_a_dead_database_dropped_do_not_stop_the_next_wake() -> None:
         due.wake(["1.a", "1.b"])
     due.fails = False
     due.wake(["2.a"])
-    assert due.order in (["1.a", "2.a"], ["1.b", "2.a"])
+    assert due.order == [["1.a", "1.b"], ["2.a"]]
     assert due.busy() == 0
 
 
 def test_a_stopping_process_leaves_its_runs_to_others() -> None:
     due = Recorded()
     due.may_go_on.clear()
-    thread = threading.Thread(target=due.wake, args=(["1.a", "1.b", "2.a"],))
+    runs = [f"1.{number}" for number in range(TOGETHER + 3)]
+    thread = threading.Thread(target=due.wake, args=(runs,))
     thread.start()
     assert due.begun.wait(10)
     due.drain()
     due.may_go_on.set()
     thread.join(10)
     wait_for(lambda: due.busy() == 0)
-    assert len(due.order) == 1
-    assert sorted(due.hints) == sorted(f"run:{run}" for run in {"1.a", "1.b", "2.a"} - set(due.order))
+    assert due.order == [runs[:TOGETHER]]
+    assert sorted(due.hints) == sorted(f"run:{run}" for run in runs[TOGETHER:])
+
+
+def test_a_defect_of_one_run_does_not_stop_the_others() -> None:
+    class Defective(Recorded):
+        def advance_together(self, run_ids: list[str]) -> dict[str, bool]:
+            if "1.bad" in run_ids:
+                raise ValueError("a defect")
+            return super().advance_together(run_ids)
+
+        def advance(self, run_id: str | None = None) -> Any:
+            return self.advance_together([run_id])[run_id] if run_id else super().advance()
+
+    due = Defective()
+    due.wake(["1.a", "1.bad", "2.a"])
+    assert sorted(run for runs in due.order for run in runs if run[0] == "2") == ["2.a"]
+    assert any("1.a" in runs for runs in due.order)
+    assert due.busy() == 0
