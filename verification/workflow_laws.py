@@ -37,10 +37,12 @@ _WITHOUT_RUNNING = frozenset({"needs_unmet", "needs_skipped", "when_false", "run
 def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
     """Yield violations. drained: no writer and no sweep has anything left to do.
 
-    Runs past their retention are left out: their jobs go first, in batches."""
+    Runs past their retention are left out: their jobs go first, in batches. While others write, only runs of
+    the last minute are read."""
     plans: dict[int, Plan] = {}
     old = ports.clock.now() - timedelta(days=settings.DISPATCHER.retention_days)
-    for run in Run.objects.exclude(finished_at__lt=old).order_by("id").iterator(chunk_size=100):
+    before = old if drained else ports.clock.now() - timedelta(minutes=1)
+    for run in Run.objects.exclude(finished_at__lt=before).order_by("id").iterator(chunk_size=100):
         if run.version_id not in plans:
             plans[run.version_id] = read_definition(run.version.spec)
         rows = _Rows(run, plans[run.version_id])

@@ -12,6 +12,7 @@ from dispatcher_client.calls import Calls
 from dispatcher_client.errors import NoAnswer
 from dispatcher_client.transport import Answer, Request
 from dispatcher_client.urllib_transport import UrllibTransport, run_blocking
+from dispatcher_client.workflow_client import Workflows
 
 SUBMITS = ("/queue/submit", "/queue/submit-batch")
 OnAnswer = Callable[[str, int, str, float, float], None]
@@ -48,6 +49,7 @@ class WatchedClient(Client):
         self._calls = Calls(
             transport, spool=None, timeout_seconds=_TIMEOUT_SECONDS, retry_seconds=retry_seconds
         )
+        self.workflows = Workflows(self._calls.workflows)
 
     def page(self, cursor_url: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """Return one page of the tenant's jobs, and the URL of the next one. None: the first."""

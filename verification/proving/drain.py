@@ -83,10 +83,11 @@ def _wait_until_stable(trial: Trial) -> int:
         trial.check()
         counts = trial.feeder.counts()
         coming = counts["released"] - counts["accepted"] - counts["given_up"]
-        unfinished = trial.state.unfinished()
+        coming += counts["runs_released"] - counts["runs_over"]
+        unfinished, runs = trial.state.unfinished(), trial.state.live_runs()
         now = time.monotonic()
-        if unfinished is not None and unfinished + coming != last:
-            last, since = unfinished + coming, now
+        if unfinished is not None and runs is not None and unfinished + runs + coming != last:
+            last, since = unfinished + runs + coming, now
         if last == 0 or now - since > STUCK_SECONDS:
             return last
         if now - said > _SAY_SECONDS:

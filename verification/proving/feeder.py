@@ -57,6 +57,10 @@ class Feeder:
             self.allowance -= count
             return self._load.ask(do="release", count=count, batch=count >= _BATCH_FROM, **kind)
 
+    def release_runs(self, count: int) -> None:
+        """Release runs of workflows at once."""
+        self._load.ask(do="release_runs", count=count)
+
     def waiting_now(self) -> int | None:
         """Return the number of waiting jobs; None if it is unknown."""
         return self._waiting()

@@ -2,7 +2,8 @@
 
 PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger, callback_url}``. Orders come
 on stdin, one JSON object a line, and are answered with the current counts. ``release``: so many more jobs,
-submitted at once, or in batches; ``model`` and ``seconds`` override the seed. ``fates``: read the end of
+submitted at once, or in batches; ``model`` and ``seconds`` override the seed; else some numbers also start a
+run of a workflow (run_load.py). ``release_runs``: so many more runs. ``fates``: read the end of
 every job.
 
 Ledger lines, by ``what``: ``asked`` (before the first try), ``accepted``, ``unanswered``, ``refused``,
@@ -27,6 +28,8 @@ from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unav
 from verification.proving.clients import SUBMITS, WatchedClient
 from verification.proving.ledger import Ledger
 from verification.proving.mix import PlannedJob, planned_job
+from verification.proving.run_load import RunLoad
+from verification.proving.run_mix import has_run, planned_run
 
 SUBMITTERS = 6
 BATCH_JOBS = 100
@@ -47,6 +50,7 @@ class Load:
             for tenant, key in plan["keys"].items()
         }
         self._numbers = itertools.count()
+        self._runs = RunLoad(self._clients, self._ledger, plan["prefix"])
         self._work: queue.SimpleQueue[list[PlannedJob]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._jobs: dict[str, list[str]] = {tenant: [] for tenant in self._tenants}
@@ -62,24 +66,30 @@ class Load:
         """Carry out an order; return the counts."""
         if order["do"] == "release":
             self._release(order)
+        elif order["do"] == "release_runs":
+            for _ in range(order["count"]):
+                self._release_run(next(self._numbers))
         elif order["do"] == "fates":
             self._fates = "asking"
             threading.Thread(target=self._read_ends, daemon=True).start()
         with self._lock:
-            return {**self._state, "fates": self._fates}
+            return {**self._state, **self._runs.counts(), "fates": self._fates}
 
     # -- submitting ----------------------------------------------------------------------------------------
 
     def _release(self, order: dict[str, Any]) -> None:
         drawn = {name: self._plan[name] for name in ("seed", "prefix", "shorten")}
-        jobs = [
-            planned_job(next(self._numbers), tenants=self._tenants, **drawn) for _ in range(order["count"])
-        ]
+        numbers = [next(self._numbers) for _ in range(order["count"])]
+        jobs = [planned_job(number, tenants=self._tenants, **drawn) for number in numbers]
         if "model" in order:  # it must still run when the fault begins
             ordered = {"model": order["model"], "seconds": order["seconds"], "priority": 1}
             jobs = [replace(job, **ordered, cancel_after=None, deadline_seconds=None) for job in jobs]
         with self._lock:
             self._state["released"] += len(jobs)
+        if "model" not in order:
+            for number in numbers:
+                if has_run(number, self._plan["seed"]):
+                    self._release_run(number)
         if not order.get("batch"):
             for job in jobs:
                 self._work.put([job])
@@ -88,6 +98,10 @@ class Load:
             own = [job for job in jobs if job.tenant == tenant]
             for at in range(0, len(own), BATCH_JOBS):
                 self._work.put(own[at : at + BATCH_JOBS])
+
+    def _release_run(self, number: int) -> None:
+        drawn = {name: self._plan[name] for name in ("seed", "prefix", "shorten")}
+        self._runs.release(planned_run(number, tenants=self._tenants, **drawn))
 
     def _submit_for_ever(self) -> None:
         while True:
@@ -191,6 +205,7 @@ class Load:
             step = max(1, len(everything) // RESULTS_ASKED)
             for tenant, job_id in everything[::step]:
                 self._read_result(self._clients[tenant], job_id)
+            self._runs.read_ends()
         except DispatcherError as error:
             self._fates = f"unanswered: {error}"
         else:

@@ -76,6 +76,7 @@ def _run(trial: Trial) -> int:
     totals = outcome.totals
     say(
         f"{totals['jobs_accepted']} jobs accepted, {totals['jobs_by_state']}; {totals['gpu_runs']} GPU runs; "
+        f"{sum(totals['runs_of_workflows'].values())} runs of workflows with {totals['jobs_of_runs']} jobs; "
         f"{totals['callbacks_arrived']} callbacks; {time.monotonic() - begun:.0f} s"
     )
     say(f"report: {page}")

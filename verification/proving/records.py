@@ -81,6 +81,8 @@ class JobRow:
     round: int
     result_attempt: str | None
     attempts: tuple[AttemptRow, ...]
+    run: str = ""
+    """The run of a workflow that made it."""
 
 
 @dataclass(slots=True)
@@ -158,7 +160,7 @@ def read_orders(path: Path) -> tuple[dict[str, Order], list[Answer]]:
         elif what == "answer":
             fields = ("status", "retry_after", "asked_at", "took")
             answers.append(Answer(**{name: line[name] for name in fields}))
-        elif line["job"] in by_job:
+        elif not what.startswith("run_") and line["job"] in by_job:
             _note(by_job[line["job"]], line)
     return orders, answers
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import DatabaseError, connection, connections
@@ -27,6 +28,8 @@ from jobs.ports import Ports
 from verification.laws import check_laws
 from verification.proving.judge import DEADLINE_CODES
 from verification.proving.records import AttemptRow, JobRow
+from verification.proving.run_records import RunRow
+from workflows.models import Run, RunEvent
 
 FLEET = "main"
 _FINAL = sorted(state.value for state in FINAL_JOB_STATES)
@@ -119,6 +122,27 @@ class State:
             ours = {"tenant__in": list(self.tenants.values())}
             return jobs.exclude(**ours).count() if but else jobs.filter(**ours).count()
         return None
+
+    def live_runs(self) -> int | None:
+        """Return the number of the trial's unfinished runs of workflows."""
+        with _unless_away():
+            return Run.objects.filter(tenant__in=self.tenants.values(), finished_at=None).count()
+        return None
+
+    def advanced_since(self, at: float) -> bool:
+        """Return True if a run advanced since then (Unix seconds), or none is unfinished."""
+        with _unless_away():
+            since = datetime.fromtimestamp(at, UTC)
+            return not self.live_runs() or RunEvent.objects.filter(at__gte=since).exists()
+        return False
+
+    def runs(self) -> dict[str, RunRow]:
+        """Return the trial's runs of workflows by id."""
+        found = Run.objects.filter(tenant__in=self.tenants.values())
+        return {
+            run_id: RunRow(run_id, state, code, None if at is None else at.timestamp())
+            for run_id, state, code, at in found.values_list("id", "state", "error_code", "finished_at")
+        }
 
     def waiting(self, pool: str | None = None) -> int | None:
         """Return the number of waiting jobs, of all pools or one."""
@@ -228,6 +252,7 @@ class State:
             "error_code",
             "round",
             "result",
+            "followed_by",
         )
         last = ""
         while True:
@@ -241,9 +266,9 @@ class State:
                 result = job.pop("result")
                 named = result.get("attempt") if isinstance(result, dict) else None
                 tenant = names[job.pop("tenant_id")]
-                yield JobRow(
-                    **job, tenant=tenant, result_attempt=named, attempts=tuple(attempts.get(job["id"], ()))
-                )
+                run = (job.pop("followed_by") or "").removeprefix("run:")
+                made = tuple(attempts.get(job["id"], ()))
+                yield JobRow(**job, tenant=tenant, result_attempt=named, attempts=made, run=run)
 
     def close(self) -> None:
         connection.close()

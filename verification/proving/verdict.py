@@ -21,6 +21,7 @@ from verification.proving.records import (
     read_node_log,
     read_orders,
 )
+from verification.proving.run_records import RunOrder, compare_runs, read_runs
 
 if TYPE_CHECKING:
     from verification.proving.trial import Trial
@@ -39,6 +40,7 @@ class Records:
     rows: dict[str, JobRow] | None
     logs: list[NodeLog]
     messages: list[Message]
+    runs: list[RunOrder] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -56,7 +58,8 @@ def read_records(trial: Trial) -> Records:
     orders, answers = read_orders(trial.ledger)
     rows = None if trial.state is None else {row.id: row for row in trial.state.rows()}
     logs = [read_node_log(gpu.name, read_lines(gpu.log)) for gpu in trial.fleet.gpus]
-    return Records(orders, answers, rows, logs, list(read_messages(read_lines(trial.receiver.log))))
+    messages = list(read_messages(read_lines(trial.receiver.log)))
+    return Records(orders, answers, rows, logs, messages, read_runs(read_lines(trial.ledger)))
 
 
 def judge_records(trial: Trial, records: Records) -> Outcome:
@@ -77,6 +80,9 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
     else:
         wrongs += judge.compare_ledger_with_rows(orders, rows)
         wrongs += judge.check_deadlines(orders, trial.watch.failed_at)
+        assert trial.state is not None
+        run_rows = trial.state.runs()
+        wrongs += compare_runs(records.runs, run_rows, rows.values(), trial.forgotten)
         wrongs += _laws(trial, records, skipped)
         if trial.flushed_at:
             wrongs += judge.check_order(rows, records.logs, trial.flushed_at)
@@ -126,6 +132,7 @@ def without_lost_commits(records: Records, spans: Sequence[tuple[float, float]])
             replace(log, runs=[run for run in log.runs if run.job_id not in touched]) for log in records.logs
         ],
         messages=[one for one in records.messages if one.job_id not in touched],
+        runs=records.runs,
     )
     return kept, len(touched)
 
@@ -153,6 +160,8 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
     return {
         "jobs_asked": len(records.orders),
         "jobs_accepted": sum(bool(order.job_ids) for order in records.orders.values()),
+        "runs_of_workflows": dict(sorted(Counter(order.reported for order in records.runs).items())),
+        "jobs_of_runs": sum(bool(row.run) for row in rows.values()),
         "jobs_by_state": dict(sorted(Counter(row.state for row in rows.values()).items())),
         "failed_by_code": dict(Counter(row.error_code for row in rows.values() if row.state == "failed")),
         "attempts": sum(len(row.attempts) for row in rows.values()),
@@ -211,7 +220,10 @@ def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Findin
         return
     own = trial.options.starts_its_own
     counts = own and not trial.forgotten
-    accepted = sum(len(order.job_ids) for order in records.orders.values()) if counts else None
+    accepted = None
+    if counts and records.rows is not None:
+        accepted = sum(len(order.job_ids) for order in records.orders.values())
+        accepted += sum(bool(row.run) for row in records.rows.values())
     peaks = {log.server: log.peak for log in records.logs}
     for text in trial.state.broken_laws(drained=True, accepted=accepted, peak_running=peaks) or ():
         yield Finding(f"law {text[:3]}", f"{text} (after the drain)")

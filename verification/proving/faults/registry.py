@@ -65,6 +65,7 @@ from verification.proving.faults.sentinel import (
     PauseMaster,
     PromoteStale,
 )
+from verification.proving.faults.workflows import KillWorkflows
 
 _ORDER: tuple[type[Fault], ...] = (
     KillWorker,
@@ -85,6 +86,7 @@ _ORDER: tuple[type[Fault], ...] = (
     TermWorker,
     BlackHole,
     StopSweeps,
+    KillWorkflows,
     PartitionServer,
     TermWeb,
     LockDatabase,
