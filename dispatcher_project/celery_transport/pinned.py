@@ -215,7 +215,9 @@ def run_pinned_worker(options: PinnedOptions) -> int:
                 concurrency=slots,
                 name=server,
                 ready_file=options.ready_file,
-                runners=lambda spec: LocalRunner(gpu),
+                runners=lambda spec: LocalRunner(
+                    gpu, input_cache_bytes=settings.DISPATCHER.input_cache_bytes
+                ),
                 warm=gpu.ready,
                 hand_over=False,
                 health_port=options.health_port,

@@ -305,6 +305,8 @@ class DispatcherSettings:
     artifact_save_seconds: float = 60.0
     """How long a run that has ended keeps its slot while the store of artifacts does not take its outputs;
     then the attempt ends as `output_not_stored`."""
+    input_cache_bytes: int = 10 * 1024 * 1024 * 1024
+    """Bytes of artifacts that model code has read on a pinned worker and that are kept for later runs."""
     public_url: str = "http://127.0.0.1:8000"
     """URL of this dispatcher for GPU servers, which push results to it."""
     flower_url: str = "http://127.0.0.1:5555"

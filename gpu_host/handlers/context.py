@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpu_host.handlers.errors import Cancelled
+from gpu_host.handlers.files import CACHE_BYTES, InputCache, save_file
 from gpus.protocol import Progress, parse_progress
 
 
@@ -18,6 +20,7 @@ class RunContext:
     model: the value that `load()` returned (None without one). output_dir: the run's own folder for files,
     made at first use, and removed some time after the run. job_id, attempt_id: empty if the caller is not a
     dispatcher. on_output: receives (kind, value) of `report`, `log` and `partial`; must not block for long.
+    input_cache_bytes: of inputs that are kept for later runs, beside the folders of runs.
     """
 
     def __init__(
@@ -29,10 +32,12 @@ class RunContext:
         model: Any = None,
         output_dir: Path | None = None,
         on_output: Callable[[str, Any], None] | None = None,
+        input_cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.model_name, self.job_id, self.attempt_id, self.model = model_name, job_id, attempt_id, model
         self.progress: Progress | None = None
         self._on_output = on_output
+        self._input_cache_bytes = input_cache_bytes
         self._output_dir = output_dir
         self._made = False
         self._cancelled = threading.Event()
@@ -49,6 +54,34 @@ class RunContext:
     @property
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
+
+    def save(
+        self,
+        source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        *,
+        name: str = "",
+        content_type: str = "",
+    ) -> dict[str, Any]:
+        """Keep a file, or bytes, as an output of the run; return the value that stands for it in the result.
+
+        It becomes an artifact when the run has succeeded: the job's result then has the reference to it.
+        name: for downloads, in any script; default: the path's. content_type: default: recognised from the
+        bytes. A file must not be changed afterwards.
+        """
+        return save_file(source, self.output_dir, name=name, content_type=content_type)
+
+    def path(self, value: Any) -> Path:
+        """Return a file with the bytes of an artifact, which is kept for later runs too; do not change it.
+
+        value: as in the payload, which has a signed URL in place of the reference. Raises BadInput for
+        anything else, and InputUnavailable.
+        """
+        folder = self.output_dir
+        return InputCache(folder.parent / "inputs", self._input_cache_bytes).fetch(value, folder)
+
+    def open(self, value: Any) -> BinaryIO:
+        """Open an artifact of the payload for reading. Raises as `path`."""
+        return self.path(value).open("rb")
 
     def report(self, progress: float, text: str = "") -> None:
         """Report progress, 0 to 1, with a line about it for the job's client, such as "step 8 of 20".

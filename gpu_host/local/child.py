@@ -219,6 +219,7 @@ class Child:
             attempt_id=attempt,
             output_dir=Path(frame["output_dir"]),
             on_output=send_event,
+            input_cache_bytes=frame["input_cache_bytes"],
         )
 
     def _run(self, frame: Mapping[str, Any], ctx: RunContext, lines: LineCollector) -> None:

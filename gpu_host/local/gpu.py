@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.handlers.code import Declared
+from gpu_host.handlers.files import CACHE_BYTES, has_saved
 from gpu_host.local.confinement import DEFAULT, Confinement
 from gpu_host.local.device import Gauge
 from gpu_host.local.load_unload import KernelFailed, ModelLoader
@@ -24,6 +25,7 @@ from gpu_host.local.loaded_models import AbortSignal, LoadedModels, LocalGpuOpti
 from gpu_host.local.orders import EndErrors, Order, Run, Stopped, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
 from gpu_host.local.process import GivenUp, ProcessOwner, never
+from gpu_host.local.result_files import with_files_saved
 from gpu_host.local.running import RunTable, SwapQueue
 from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
@@ -141,6 +143,10 @@ class LocalGpu:
         error = why or interrupted("It was killed, because it would not stop.")
         self.end_process(EndErrors({attempt: error}, others))
         return Stopped.KILLED if run.over else Stopped.NOT_GONE
+
+    def folder_of(self, attempt: str) -> Path:
+        """Return the folder for the files of a run."""
+        return self._output_root / attempt
 
     def running(self) -> list[Order]:
         """Return the orders that run now. Never blocks."""
@@ -351,7 +357,10 @@ def notify_waiters(lock: threading.Condition) -> None:
 
 
 class LocalRunner:
-    """`gpus.runners.base.Runner` on a `LocalGpu`. The run limit counts from the end of the model's load."""
+    """`gpus.runners.base.Runner` on a `LocalGpu`. The run limit counts from the end of the model's load.
+
+    input_cache_bytes: of the inputs that are kept for later runs.
+    """
 
     is_polled = False
     is_pushed = False
@@ -359,8 +368,8 @@ class LocalRunner:
     calls_on_sent = False
     answer_ends_run = False
 
-    def __init__(self, gpu: LocalGpu) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: LocalGpu, *, input_cache_bytes: int = CACHE_BYTES) -> None:
+        self._gpu, self._input_cache_bytes = gpu, input_cache_bytes
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished:
         """Run the model to its end and return the result. Raises GpuError."""
@@ -372,15 +381,20 @@ class LocalRunner:
                 payload=run.payload,
                 limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
                 max_result_bytes=run.model.max_response_bytes,
+                input_cache_bytes=self._input_cache_bytes,
                 on_output=run.report,
             ),
             abort,
         )
-        size = len(json.dumps(result, separators=(",", ":")))
-        if size > run.model.max_response_bytes:
-            raise RunFailed(f"The result has {size} bytes, {run.model.max_response_bytes} at most.")
+        text = json.dumps(result, separators=(",", ":"))
+        if len(text) > run.model.max_response_bytes:
+            raise RunFailed(f"The result has {len(text)} bytes, {run.model.max_response_bytes} at most.")
         check_storable(result)
-        return Finished(result, usage_in(result))
+        folder = self._gpu.folder_of(run.attempt_id)
+        finish = None
+        if has_saved(text, json.dumps(str(folder))[1:-1]):
+            finish = partial(with_files_saved, result, folder)
+        return Finished(result, usage_in(result), finish)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         """Raise PollFailed: `start` returns the result, so there is nothing to poll."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.handlers.errors import Failure
+from gpu_host.handlers.files import CACHE_BYTES
 from gpu_host.local.frames import Frame
 from gpu_host.local.output_limiter import OutputLimiter
 from gpus.errors import (
@@ -37,6 +38,7 @@ class Order:
     payload: Any
     limit_seconds: float
     max_result_bytes: int = 16 * 1024 * 1024
+    input_cache_bytes: int = CACHE_BYTES
     on_output: Callable[[str, Any], None] = field(default=lambda kind, value: None, compare=False)
 
     def frame(self, output_root: Path) -> Frame:
@@ -49,6 +51,7 @@ class Order:
             "payload": self.payload,
             "output_dir": str(output_root / self.attempt),
             "max_result_bytes": self.max_result_bytes,
+            "input_cache_bytes": self.input_cache_bytes,
         }
 
 

@@ -64,10 +64,13 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run has succeeded. result: any JSON value. usage: the server's counts (tokens), a JSON object."""
+    """The run has succeeded. result: any JSON value. usage: the server's counts (tokens), a JSON object.
+    finish: returns the result with its files saved as outputs of the run; called once the GPU is idle, and
+    again if the store did not answer; may raise GpuError. None: the result is complete."""
 
     result: Any
     usage: Mapping[str, Any] | None = None
+    finish: Callable[[SaveOutput], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,16 @@ from gpus.errors import (
 )
 from gpus.health.evidence import is_settled
 from gpus.protocol import Clock, ModelSpec, Progress
-from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
+from gpus.runners.base import (
+    Abort,
+    Accepted,
+    CancelUnsupported,
+    Finished,
+    PollFailed,
+    Runner,
+    RunRequest,
+    SaveOutput,
+)
 from gpus.runners.registry import is_polled
 from gpus.runners.transport import Unreadable
 from jobs.domain.errors import STOPPED_BY_DEADLINE
@@ -121,7 +130,9 @@ Step = Wait | Remote | HandedOver | RunOutcome
 class Keep(Protocol):
     """Keeps the outputs of a run that has succeeded: `jobs.execution.run_outputs.RunOutputs.keep`."""
 
-    def __call__(self, result: Any, *, is_last_try: bool = False) -> KeptResult: ...
+    def __call__(
+        self, result: Any, finish: Callable[[SaveOutput], Any] | None, *, is_last_try: bool
+    ) -> KeptResult: ...
 
 
 class AttemptRun:
@@ -181,6 +192,7 @@ class AttemptRun:
         self._to_send = to_send
         self._keep, self._keep_seconds = keep, keep_seconds
         self._success: RunOutcome | None = None
+        self._finish: Callable[[SaveOutput], Any] | None = None
         """The run has succeeded, and its outputs are not kept yet."""
         self._keep_until = self._keep_pause = 0.0
         self._orders: set[Order] = set()
@@ -272,7 +284,7 @@ class AttemptRun:
         success = RunOutcome(_SUCCESS, finished.result, evidence, finished.usage)
         if self._keep is None:
             return success
-        self._success = success
+        self._success, self._finish = success, finished.finish
         self._keep_until = self._clock.monotonic() + self._keep_seconds
         self._keep_pause = KEEP_AGAIN_SECONDS
         return self._keep_outputs(success)
@@ -283,7 +295,7 @@ class AttemptRun:
         assert self._keep is not None
         try:
             is_last_try = self._clock.monotonic() >= self._keep_until
-            kept = self._keep(success.result, is_last_try=is_last_try)
+            kept = self._keep(success.result, self._finish, is_last_try=is_last_try)
         except OutputsUnavailable as error:
             log.warning("outputs_not_kept", job_id=self.request.job_id, error=error.message)
             stopped = self._reason_to_drop_outputs(error)

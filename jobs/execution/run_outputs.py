@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -24,6 +24,7 @@ from artifacts.uploads import SNIFFED_BYTES, recognised_type
 from foundation.json_text import JsonText, unwrap
 from gpus.errors import OutputNotStored, OutputRefused
 from gpus.protocol import Lease, ModelSpec
+from gpus.runners.base import SaveOutput
 from jobs.execution.group_commit import estimate_bytes
 from jobs.ports import Ports
 
@@ -140,12 +141,21 @@ class RunOutputs:
                 f"(DISPATCHER_RUN_ARTIFACT_BYTES); they have {used}, and the next one {size}."
             )
 
-    def keep(self, result: Any, *, is_last_try: bool = False) -> KeptResult:
+    def keep(
+        self,
+        result: Any,
+        finish: Callable[[SaveOutput], Any] | None = None,
+        *,
+        is_last_try: bool = False,
+    ) -> KeptResult:
         """Return the result of the run as it is stored, with all outputs that the store has for sure.
 
-        It may be called again after OutputsUnavailable. is_last_try: a result that the store does not take
-        stays in the job's row, however long it is. Raises OutputRefused, OutputNotStored.
+        finish: saves the files that the result names, and returns it with references to them. It may be
+        called again after OutputsUnavailable. is_last_try: a result that the store does not take stays in the
+        job's row, however long it is. Raises OutputRefused, OutputNotStored.
         """
+        if finish is not None:
+            result = finish(self.save)
         saved = self.saved
         secured = self._secured(saved)
         if secured is not None:

@@ -203,6 +203,21 @@ class Wild:
         ctx.report(1.0, "saved\n")
         return [ctx.job_id, ctx.attempt_id, str(ctx.output_dir)]
 
+    def saves(self, payload: Any, ctx: RunContext) -> Any:
+        """Bytes, a file elsewhere, one in the run's folder by `save` and one by its path."""
+        elsewhere = Path(os.environ["TEST_FOLDER"]) / "elsewhere.bin"
+        elsewhere.write_bytes(b"elsewhere")
+        (ctx.output_dir / "here.png").write_bytes(b"here")
+        (ctx.output_dir / "sub").mkdir()
+        (ctx.output_dir / "sub" / "named.png").write_bytes(b"named")
+        return {
+            "bytes": ctx.save(b"bytes", name=payload["name"], content_type="image/x-test"),
+            "files": [ctx.save(elsewhere), ctx.save(ctx.output_dir / "here.png")],
+            "path": str(ctx.output_dir / "sub" / "named.png"),
+            "folder": str(ctx.output_dir),
+            "missing": str(ctx.output_dir / "missing.png"),
+        }
+
     def crashes(self, payload: Any, ctx: RunContext) -> Any:
         ctypes.string_at(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,9 @@ class Gpu:
     def run(self, order: Order, abort: Any) -> Any:
         self.orders.append(order)
         return self.result
+
+    def folder_of(self, attempt: str) -> Path:
+        return Path("/nowhere") / attempt
 
     def stop_run(self, attempt: str, *, why: Any = None) -> Stopped:
         self.stopped.append(attempt)

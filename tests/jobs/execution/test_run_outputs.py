@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import resource
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -392,6 +394,25 @@ def test_a_run_without_outputs_asks_neither_database_nor_store(
         assert RunOutputs(lease, shop.ports).keep({"a": 1}) == KeptResult({"a": 1})
 
 
+@pytest.mark.by_hand
+def test_two_gigabytes_are_saved_with_flat_memory(shop, tmp_path) -> None:
+    file, grown = tmp_path / "film", []
+    with file.open("wb") as opened:
+        opened.truncate(2 << 30)
+
+    def run(request: RunRequest) -> Any:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with file.open("rb") as opened:
+            result = request.save(opened)
+        grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        return result
+
+    began = time.monotonic()
+    run_once(shop, run)
+    print(f"grown by {grown[0]} KiB, {time.monotonic() - began:.1f} s")  # noqa: T201
+    assert grown[0] < 64 * 1024
+
+
 # -- long results -----------------------------------------------------------------------------------
 
 
@@ -478,7 +499,7 @@ def waiting_bench(*errors: Exception, seconds: float = 60.0, remote_id: str | No
     runner = ScriptedRunner(starts=[Finished(1)], polls=[Finished(1)])
     bench = Bench(runner, remote_id=remote_id)
 
-    def keep(result: Any, *, is_last_try: bool) -> KeptResult:
+    def keep(result: Any, finish: Any, *, is_last_try: bool) -> KeptResult:
         if left:
             raise left.pop(0)
         return KeptResult(("kept", result))

@@ -1,0 +1,167 @@
+"""Files of a run: outputs that it saves, and inputs that it reads, with a cache of those. Standard library
+only.
+
+A saved output is a file in the run's folder; whoever started the run stores it, so model code needs neither a
+store nor credentials. An input is a signed URL in the payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpu_host.handlers.errors import BadInput
+
+OUTPUT = "$output"
+"""Name in a result that stands for a saved file, until the result is stored."""
+SAVED = "saved"
+"""Subfolder of a run's folder for saved files."""
+CACHE_BYTES = 10 * 1024 * 1024 * 1024
+TIMEOUT_SECONDS = 60.0
+_CHUNK_BYTES = 1024 * 1024
+_OBJECT = re.compile(r"/a/[1-9][0-9]*/([0-9a-f]{64})\Z")
+"""End of the path of an artifact's URL; the hash of its bytes."""
+
+
+class InputUnavailable(Exception):
+    """The store does not answer, or the disk is full: another attempt may succeed."""
+
+
+def save_file(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    folder: Path,
+    *,
+    name: str,
+    content_type: str,
+) -> dict[str, Any]:
+    """Copy a file or bytes into the run's folder, unless it is there; return the value for the result."""
+    kept = folder / SAVED
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        kept.mkdir(exist_ok=True)
+        path = kept / secrets.token_hex(8)
+        path.write_bytes(source)
+    else:
+        given = Path(source)
+        name = name or given.name
+        path = given.absolute()
+        if given.is_symlink() or not path.is_relative_to(folder) or ".." in path.parts:
+            kept.mkdir(exist_ok=True)
+            path = kept / secrets.token_hex(8)
+            shutil.copyfile(given, path)
+    return {
+        OUTPUT: {"file": str(path.relative_to(folder)), "name": str(name), "content_type": str(content_type)}
+    }
+
+
+def has_saved(text: str, folder: str) -> bool:
+    """Return True if a result, as JSON, may name files of the run. folder: the run's."""
+    return OUTPUT in text or folder in text
+
+
+class InputCache:
+    """Downloaded inputs in a folder: a file is named after its URL without the query, and used again by later
+    runs. Several threads may use it.
+
+    most_bytes: beyond it, those are removed that were not used for the longest time.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = CACHE_BYTES) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+
+    def fetch(self, url: Any, run_folder: Path) -> Path:
+        """Return a file with the input's bytes, which stays until the run's folder is removed.
+
+        url: as in the payload. The bytes are checked against the hash in it. Raises BadInput for anything
+        that is no URL of an artifact, or that the store refuses, and InputUnavailable if the store does not
+        answer.
+        """
+        wanted = _OBJECT.search(urlsplit(url).path) if isinstance(url, str) else None
+        if wanted is None or urlsplit(url).scheme not in ("http", "https"):
+            raise BadInput(f"The value {str(url)[:80]!r} is no artifact.")
+        parts = urlsplit(url)
+        # by host and path: what is cached was read there, with a valid signature
+        key = hashlib.sha256(f"{parts.scheme}://{parts.netloc}{parts.path}".encode()).hexdigest()
+        mine = run_folder / "inputs" / wanted[1]
+        if mine.exists():
+            return mine
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        cached = self._folder / key
+        with suppress(FileNotFoundError):
+            os.link(cached, mine)
+            try:
+                _open(url, first_byte=True).close()  # the URL's own signature must allow the read
+            except BaseException:
+                mine.unlink(missing_ok=True)
+                raise
+            os.utime(cached)
+            return mine
+        self._download(url, wanted[1], mine)
+        self._add(mine, cached)
+        return mine
+
+    def _download(self, url: str, sha256: str, target: Path) -> None:
+        partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
+        digest = hashlib.sha256()
+        try:
+            with _open(url) as answer, partial.open("wb") as file:
+                while chunk := answer.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    file.write(chunk)
+            if digest.hexdigest() != sha256:
+                raise InputUnavailable("The store sent other bytes than those of the artifact.")
+            partial.chmod(0o444)  # it is shared with later runs
+            partial.replace(target)
+        except OSError as error:
+            raise InputUnavailable(f"An input could not be read: {error}") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _add(self, file: Path, cached: Path) -> None:
+        """Put a file into the cache. Never raises: without it the file is only read again."""
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            found = [(one.stat().st_mtime, one.stat().st_size, one) for one in self._folder.iterdir()]
+            room = self._most_bytes - file.stat().st_size
+            used = sum(size for _, size, _ in found)
+            for _, size, one in sorted(found, key=lambda item: item[0]):
+                if used <= room:
+                    break
+                one.unlink(missing_ok=True)
+                used -= size
+            if used <= room:
+                with suppress(FileExistsError):
+                    os.link(file, cached)
+                os.utime(cached)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
+
+
+def _open(url: str, *, first_byte: bool = False) -> Any:
+    """Open the URL. first_byte: read no more of it. Raises BadInput, InputUnavailable."""
+    request = urllib.request.Request(url, headers={"Range": "bytes=0-0"} if first_byte else {})
+    try:
+        return _opener.open(request, timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if first_byte and error.code == 416:  # empty
+            return error
+        if error.code in (400, 401, 403, 404, 410):
+            raise BadInput(f"The store refuses an input ({error.code}).") from None
+        raise InputUnavailable(f"The store answered {error.code}.") from None
+    except OSError as error:
+        raise InputUnavailable(f"The store does not answer: {error}") from None

@@ -1,0 +1,151 @@
+"""Inputs that model code reads: cached by their URL, checked, bounded. A real folder store over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from artifacts.keys import ObjectKey
+from artifacts.store.configured import STORE_PATH
+from artifacts.store.local import LocalStore
+from gpu_host.handlers import BadInput
+from gpu_host.handlers.context import RunContext
+from gpu_host.handlers.files import InputCache, InputUnavailable
+from tests.support.servers.artifact_store import serving_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    stores: list[LocalStore] = []
+    with serving_store(lambda: stores[0]) as url:
+        stores.append(LocalStore(tmp_path / "store", f"{url}{STORE_PATH}", lambda: datetime.now(UTC)))
+        yield stores[0]
+
+
+def put(store: LocalStore, data: bytes, tenant_id: int = 7) -> str:
+    key = ObjectKey(tenant_id, hashlib.sha256(data).hexdigest())
+    store.write(key, len(data), [data])
+    return store.sign_get(key, 60.0).url
+
+
+def new_run(folder: Path, name: str, **values: int) -> RunContext:
+    return RunContext(output_dir=folder / "runs" / name, **values)
+
+
+def test_an_input_is_read_once_and_opened_again(store, tmp_path, monkeypatch) -> None:
+    data = os.urandom(3_000_000)
+    url = put(store, data)
+    first, second = new_run(tmp_path, "1"), new_run(tmp_path, "2")
+    assert first.open(url).read() == data
+    assert first.path(url) == first.path(url)
+    monkeypatch.setattr(InputCache, "_download", None)
+    path = second.path(put(store, data))  # another signature
+    assert path.read_bytes() == data
+    assert path.is_relative_to(second.output_dir)
+
+
+def test_an_empty_input_is_read_and_cached(store, tmp_path) -> None:
+    url = put(store, b"")
+    for name in "12":
+        assert new_run(tmp_path, name).path(url).read_bytes() == b""
+
+
+def test_what_is_cached_is_not_given_out_without_a_valid_signature(store, tmp_path) -> None:
+    url = put(store, b"a secret picture")
+    new_run(tmp_path, "1").path(url)
+    forged = new_run(tmp_path, "2")
+    with pytest.raises(BadInput, match="refuses"):
+        forged.path(url.replace("signature=", "signature=0"))
+    other_host = url.replace("127.0.0.1", "localhost").replace("signature=", "signature=0")
+    with pytest.raises(BadInput, match="refuses"):
+        forged.path(other_host)
+    assert not list((forged.output_dir / "inputs").iterdir())
+
+
+def test_a_cached_input_is_not_given_out_to_another_host(store, tmp_path) -> None:
+    """Which could answer anything to the check of the signature."""
+    url = put(store, b"a secret picture")
+    new_run(tmp_path, "1").path(url)
+
+    class Yes(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(206)
+            self.send_header("Content-Length", "1")
+            self.end_headers()
+            self.wfile.write(b"x")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Yes)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        parts = urlsplit(url)._replace(netloc=f"127.0.0.1:{server.server_port}")
+        with pytest.raises(InputUnavailable, match="other bytes"):
+            new_run(tmp_path, "2").path(parts.geturl())
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+def test_other_bytes_than_those_of_the_hash_are_refused(store, tmp_path) -> None:
+    url = put(store, b"right")
+    (file,) = (store.root / "a").rglob(hashlib.sha256(b"right").hexdigest())
+    file.write_bytes(b"wrong")
+    run = new_run(tmp_path, "1")
+    with pytest.raises(InputUnavailable, match="other bytes"):
+        run.path(url)
+    assert not list((run.output_dir / "inputs").iterdir())
+
+
+def test_a_store_that_does_not_answer_is_no_bad_input(tmp_path) -> None:
+    with pytest.raises(InputUnavailable, match="does not answer"):
+        new_run(tmp_path, "1").path(f"http://127.0.0.1:9/store/a/1/{'0' * 64}?x=1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        5,
+        None,
+        {"$artifact": "x"},
+        "http://h/x.png",
+        f"file:///a/1/{'0' * 64}",
+        "http://h/a/1/" + "g" * 64,
+    ],
+)
+def test_a_value_that_is_no_artifact_is_bad_input(tmp_path, value) -> None:
+    with pytest.raises(BadInput):
+        new_run(tmp_path, "1").path(value)
+
+
+def test_the_cache_is_bounded_and_drops_what_was_not_used_for_the_longest_time(store, tmp_path) -> None:
+    urls = [put(store, bytes([number]) * 1000) for number in range(4)]
+    kept = [
+        new_run(tmp_path, str(number), input_cache_bytes=2500).path(url)
+        for number, url in enumerate(urls[:2])
+    ]
+    cache = tmp_path / "runs" / "inputs"
+    for age, file in zip(
+        (100, 50), sorted(cache.iterdir(), key=lambda one: one.stat().st_mtime), strict=True
+    ):
+        os.utime(file, (file.stat().st_mtime - age,) * 2)
+    before = set(cache.iterdir())
+    new_run(tmp_path, "8", input_cache_bytes=2500).path(urls[0])  # used again
+    new_run(tmp_path, "9", input_cache_bytes=2500).path(urls[2])
+    assert len(before & set(cache.iterdir())) == 1
+    assert sum(file.stat().st_size for file in cache.iterdir()) == 2000
+    assert [path.read_bytes()[0] for path in kept] == [0, 1]  # in the folders of their runs
+    new_run(tmp_path, "10", input_cache_bytes=500).path(urls[3])  # too large for it
+    assert kept[0].exists()
