@@ -72,6 +72,10 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
     def created(self, job: Job) -> SafeString | str:
         return time_and_age(job.created_at)
 
+    @column("attempts")
+    def attempts(self, job: Job) -> int:
+        return job.attempts_made
+
     @column("waited")
     def waited(self, job: Job) -> str:
         return span(job.created_at, job.started_at)
@@ -123,7 +127,7 @@ class JobPages(JobRows, JobDetail, RerunPage, BulkPage):
         "created",
         "tenant_link",
         "priority",
-        "attempts_made",
+        "attempts",
         "error_code",
         "waited",
         "took",
@@ -149,7 +153,7 @@ class DeadLetterPages(JobRows):
         "failed",
         "model_link",
         "tenant_link",
-        "attempts_made",
+        "attempts",
         "round",
     )
     list_filter = (
