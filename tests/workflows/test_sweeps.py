@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
+from workflows.execution import reads
 from workflows.execution.due_runs import DueRuns
 from workflows.models import Node, Run, Version, Wait
 from workflows.sweeps import (
@@ -86,6 +88,26 @@ def test_a_restarted_run_whose_hint_was_lost_begins(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     theatre.to_end(run)
     operations.restart_run(run.id, ports=theatre.ports, keys=["a"])
+    go_on_without_a_hint(theatre)
+    assert Job.objects.count() == 2
+
+
+def test_a_restart_beside_a_late_hint_keeps_its_notice(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hint for the ended run is on its way: it read the run before the restart."""
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.to_end(run)
+    read = reads.runs_to_advance
+
+    def read_and_restart(run_ids: Any) -> list[Run]:
+        found = list(read(run_ids))
+        operations.restart_run(run.id, ports=theatre.ports, keys=["a"])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reads, "runs_to_advance", read_and_restart)
+        theatre.advancer.advance(run.id)
     go_on_without_a_hint(theatre)
     assert Job.objects.count() == 2
 

@@ -34,7 +34,7 @@ from workflows.execution import cache, reads
 from workflows.execution.callbacks import callback_for
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.counts import RunCounts
-from workflows.execution.notices import due_notice
+from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
 from workflows.execution.scope import RunScope
@@ -72,7 +72,7 @@ class Advancer:
         more = dict.fromkeys(run_ids, False)
         running = [run for run in reads.runs_to_advance(run_ids) if run.state == RunState.RUNNING]
         if over := more.keys() - {run.id for run in running}:
-            EndNotice.objects.filter(followed_by__in=[follower_of(run_id) for run_id in over]).delete()
+            delete_of_ended(over)
         steps = self._decide(running)
         written = [step for step in steps if step.has_written]
         try:

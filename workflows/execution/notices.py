@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
+
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Substr
 
 from foundation.database.row_codec import new_row
 from jobs.models import EndNotice
 from workflows.domain.states import RunState
-from workflows.models import follower_of
+from workflows.models import Run, follower_of
 
 
 def due_notice(run_id: str, now: datetime) -> EndNotice:
@@ -16,3 +20,12 @@ def due_notice(run_id: str, now: datetime) -> EndNotice:
     return new_row(
         EndNotice, followed_by=follower_of(run_id), ended_id=run_id, state=RunState.RUNNING.value, at=now
     )
+
+
+def delete_of_ended(run_ids: Iterable[str]) -> None:
+    """Delete the notices of those of these runs that are not running: in one statement, because a restart may
+    just have made one of them due again."""
+    names = [follower_of(run_id) for run_id in run_ids]
+    place = len(follower_of("")) + 1
+    running = Run.objects.filter(id=Substr(OuterRef("followed_by"), place), state=RunState.RUNNING.value)
+    EndNotice.objects.filter(~Exists(running), followed_by__in=names).delete()
