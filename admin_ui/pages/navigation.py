@@ -62,6 +62,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Model versions", "history_edu", "gpus", "configversion"),
             ("Run events", "history", "workflows", "runevent"),
             ("Maps", "grid_view", "workflows", "mapstate"),
+            ("Cached results", "cached", "workflows", "cachedoutput"),
             ("Map lists", "list", "workflows", "mapchunk"),
             ("End notices", "outbox", "jobs", "endnotice"),
             ("Delivery log", "outgoing_mail", "jobs", "callbacktry"),

@@ -15,7 +15,7 @@ from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyAdmin, sees_payloads
 from admin_ui.parts.formatting import badge, follower_link, job_link, json_block, run_link, span
 from admin_ui.parts.typed_decorators import column
 from jobs.models import EndNotice
-from workflows.models import MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
+from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
 
 STATE_LABELS = {
     "completed": "success",
@@ -213,6 +213,21 @@ class RunEventPages(HistoryAdmin):
     @column("run")
     def run_page(self, event: RunEvent) -> SafeString | str:
         return run_link(event.run_id)
+
+
+@admin.register(CachedOutput)
+class CachedOutputPages(HistoryAdmin):
+    about = "Jobs whose results equal nodes take instead of running again, until they expire."
+    list_display = ("key", "job_page", "tenant", "expires_at")
+    list_select_related = ("tenant",)
+    ordering = ("-pk",)
+    sortable_by = ()
+    fields = ("key", "job_page", "tenant", "expires_at")
+    readonly_fields = ("job_page",)
+
+    @column("job")
+    def job_page(self, cached: CachedOutput) -> SafeString | str:
+        return job_link(cached.job_id)
 
 
 @admin.register(EndNotice)
