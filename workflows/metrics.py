@@ -37,7 +37,7 @@ def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
     yield waits
     steps = HistogramMetricFamily("dispatcher_advance_seconds", "Time of a step that advances a run.")
     counts = Counter({int(code): count for _, code, count in counters.read(Name.ADVANCES)})
-    steps.add_metric([], _buckets(counts, STEP_BOUNDS_SECONDS), sum_value=None)
+    steps.add_metric([], buckets(counts, STEP_BOUNDS_SECONDS), sum_value=None)
     yield steps
     oldest = EndNotice.objects.order_by("at").values_list("at", flat=True).first()
     age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
@@ -77,11 +77,11 @@ def _finished(name_tenants: bool) -> Iterator[Metric]:
     for name, code, count in counters.read(Name.RUN_SECONDS):
         by_name[name if name_tenants else ""][int(code)] += count
     for name, counts in sorted(by_name.items()):
-        seconds.add_metric([name], _buckets(counts, BOUNDS_SECONDS), sum_value=None)
+        seconds.add_metric([name], buckets(counts, BOUNDS_SECONDS), sum_value=None)
     yield seconds
 
 
-def _buckets(counts: Mapping[int, int], bounds: Sequence[float]) -> list[tuple[str, float]]:
+def buckets(counts: Mapping[int, int], bounds: Sequence[float]) -> list[tuple[str, float]]:
     """Return the cumulated buckets of a histogram, by their upper bounds."""
     sums = accumulate(counts.get(place, 0) for place in range(len(bounds) + 1))
     return list(zip([*map(str, bounds), "+Inf"], sums, strict=True))

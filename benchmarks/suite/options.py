@@ -29,6 +29,7 @@ BENCHMARKS = {
     "fleet": "1,000 slots with long jobs, two worker processes",
     "polling": "200 async jobs polled by one worker process",
     "workflows": "chains, edges, maps and their cancel, beside Celery's canvas and Procrastinate",
+    "schedules": "10,000 schedules due in one minute while their sweepers are killed ten times",
     "cost": "cost of one job: Redis commands, transactions, bytes, CPU by process",
 }
 ROUNDS = 5

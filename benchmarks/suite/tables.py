@@ -219,4 +219,8 @@ _TABLES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
     "pinned": _pinned,
     "cost": _cost,
     "workflows": _workflows,
+    "schedules": _one(
+        "Schedules due in one minute, their sweepers killed", "schedules", "sweepers", "kills", "started",
+        "double", "missed", "lag p50 s", "lag p99 s", "lag max s",
+    ),
 }  # fmt: skip

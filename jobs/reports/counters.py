@@ -39,6 +39,10 @@ class Name(StrEnum):
     """Ended nodes of runs; model: the kind, code: the outcome."""
     ADVANCES = "advances"
     """Steps of runs by duration; code: number of the bucket."""
+    FIRINGS = "firings"
+    """Due times of schedules; model: the outcome, code: the reason."""
+    FIRING_LAGS = "firing_lags"
+    """Started due times by lateness; code: number of the bucket."""
     WEB_ENDED = "web_ended"
     """Connections closed by the web server; code: reason."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from foundation.database import statements
 from gpus.models import QuarantinedSlot
@@ -16,9 +17,11 @@ from verification.simulation.judge import FINAL, cost, judge, judge_now
 from verification.simulation.nemesis import CLOCKS, Nemesis, PlannedFault, make_plan
 from verification.simulation.promptness import Promptness
 from verification.simulation.quotas import CHECK_SECONDS, Quotas
+from verification.simulation.schedules import Schedules
 from verification.simulation.size import Size
 from verification.simulation.workflow_runs import WorkflowRuns, cost_of
 from verification.simulation.world import World
+from workflows.schedules.domain import timetable
 
 CHECKS_EVERY_SECONDS = 20.0
 DRAIN_SECONDS = 600.0
@@ -67,6 +70,7 @@ def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) 
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
         runs = WorkflowRuns(world, size)
+        schedules = Schedules(world, size)
         Nemesis(world, plan)
         promptness, deliveries = Promptness(world, quotas.holds), Deliveries(world)
         broken: list[str] = []
@@ -76,24 +80,34 @@ def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) 
             broken = judge_now(world, clients) + quotas.broken + promptness.broken + deliveries.broken
         world.heal()
         runs.heal()
+        schedules.end()
         scheduler.spawn(world.outside, quotas.lift)
         give_up = scheduler.now + DRAIN_SECONDS
-        while not broken and scheduler.now < give_up and not (_is_drained(world, clients) and runs.is_over()):
+        while (
+            not broken
+            and scheduler.now < give_up
+            and not (schedules.are_over() and _is_drained(world, clients) and runs.is_over())
+        ):
             _play(world, quotas, promptness, deliveries, STEP_SECONDS)
             runs.check()
             broken = promptness.broken + deliveries.broken + runs.broken
         drained_at = scheduler.now
         if not broken:
             _play(world, quotas, promptness, deliveries, SETTLE_SECONDS)
-            broken = judge(world, clients, plan, runs.job_count()) + quotas.broken + promptness.broken
-            broken += runs.judge()
+            broken = (
+                judge(world, clients, plan, runs.job_count() + schedules.job_count())
+                + quotas.broken
+                + promptness.broken
+            )
+            broken += [*runs.judge(), *schedules.judge()]
             broken += deliveries.broken or deliveries.judge({planned.name for planned in plan})
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
-            plan, cost(world) | {"quota_holds": quotas.held} | cost_of(runs),
+            plan, cost(world) | {"quota_holds": quotas.held} | cost_of(runs) | schedules.cost(),
             list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip
     finally:
+        timetable.find_zone = ZoneInfo
         world.close()
 
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Numbers of jobs, faults and runs of workflows. names: the faults to use; empty: all. keeps_history:
-    also for good seeds."""
+    """Numbers of jobs, faults, runs of workflows, and schedules. names: the faults to use; empty: all.
+    keeps_history: also for good seeds."""
 
     jobs: int = 40
     faults: int = 20
     names: tuple[str, ...] = ()
     keeps_history: bool = False
     runs: int = 0
+    schedules: int = 0
 
     @property
     def fault_seconds(self) -> float:

@@ -45,12 +45,14 @@ class Player:
         until: str = "",
         tells: bool = False,
         runs: int = 0,
+        schedules: int = 0,
     ) -> dict[str, Any]:
         asked = {
             "mechanisms": [name for name in without.split(",") if name],
             "faults": [name for name in faults.split(",") if name],
             "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "law": law,
             "until": until, "tells": tells, "runs": runs,
+            "schedules": schedules,
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -113,12 +115,20 @@ def _play(
     until: str,
     tells: bool,
     runs: int,
+    schedules: int,
 ) -> dict[str, Any]:
     from tests.verification.simulation.sabotage import MECHANISMS, counted_bookings
     from verification.simulation.run import simulate
     from verification.simulation.size import Size
 
-    size = Size(jobs=jobs, faults=faults_each, names=tuple(faults), keeps_history=tells, runs=runs)
+    size = Size(
+        jobs=jobs,
+        faults=faults_each,
+        names=tuple(faults),
+        keeps_history=tells,
+        runs=runs,
+        schedules=schedules,
+    )
     steps: list[str] = []
     cost, broken, played = Counter[str](), list[str](), 0
     with ExitStack() as stack:

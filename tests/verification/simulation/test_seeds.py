@@ -42,6 +42,14 @@ def test_runs_of_workflows_break_no_law(player: Player, first: int) -> None:
     assert played["cost"]["nodes_completed"] > 20
 
 
+def test_schedules_fire_each_due_time_once(player: Player) -> None:
+    """Through a night in which the clocks change, with sweepers that are killed, doubled and stopped."""
+    faults = "kill,kill_in_a_step,pause_in_a_step,second_sweeper,clock_steps,beat_down"
+    played = player.play(4, first=3, jobs=2, faults_each=8, faults=faults, schedules=3)
+    assert played["broken"] == []
+    assert played["cost"]["firings"] > 20
+
+
 def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
     """In another process, with another order of hashes, after any other seeds."""
     file = tmp_path / "steps.txt"

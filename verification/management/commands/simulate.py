@@ -21,7 +21,7 @@ from verification.simulation.run import Verdict
 from verification.simulation.size import Size
 
 PROGRESS_SECONDS = 30.0
-RUNS = 2
+RUNS, SCHEDULES = 2, 2
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 BROKEN, NOT_PLAYED = 1, 3
 """Exit statuses: a law was broken; the seeds could not be played."""
@@ -48,6 +48,12 @@ class Command(BaseCommand):
             default=RUNS,
             help=f"runs of workflows per seed, beside the jobs (default {RUNS})",
         )
+        parser.add_argument(
+            "--schedules",
+            type=int,
+            default=SCHEDULES,
+            help=f"schedules per seed, through a night with a change of the clocks (default {SCHEDULES})",
+        )
         parser.add_argument("--only", default="", metavar="A,B", help="use only these faults")
         parser.add_argument(
             "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
@@ -66,7 +72,14 @@ class Command(BaseCommand):
         if options["faults"] < 0:
             raise CommandError("--faults must not be negative", returncode=WRONG)
         one = options["seed"]
-        size = Size(options["jobs"], options["faults"], names, one is not None, max(options["runs"], 0))
+        size = Size(
+            options["jobs"],
+            options["faults"],
+            names,
+            one is not None,
+            max(options["runs"], 0),
+            max(options["schedules"], 0),
+        )
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
         processes = min(options["processes"], len(seeds))
         began, cost, broken = time.monotonic(), Counter[str](), list[int]()
@@ -91,6 +104,7 @@ class Command(BaseCommand):
             f"{counted(len(seeds), 'seed')} in {took:.1f} s ({len(seeds) / took:.1f} a second): "
             f"{cost['jobs']} jobs, {cost['gpu_runs']} runs on GPUs, {cost['attempts_lost']} attempts lost, "
             f"{cost['runs']} runs of workflows with {cost['nodes']} nodes, "
+            f"{cost['firings']} firings of schedules, "
             f"{cost['quarantined']} slots quarantined, {cost['late_senders']} late senders refused; "
             + (f"{counted(len(broken), 'seed')} broke a law: {broken[:20]}" if broken else "no law broken")
         )
@@ -116,5 +130,6 @@ class Command(BaseCommand):
         only = f" --only {','.join(size.names)}" if size.names else ""
         self.stdout.write(
             f"  replay: {command_line('simulate')} --seed {verdict.seed} --jobs {size.jobs} "
-            f"--faults {size.faults} --runs {size.runs}{only} --history steps.txt"
+            f"--faults {size.faults} --runs {size.runs} --schedules {size.schedules}{only} "
+            "--history steps.txt"
         )

@@ -26,6 +26,7 @@ from jobs.limits.submit_limits import LONGEST_SECONDS
 from jobs.models import Job
 from jobs.operations.jobs import cancel_job
 from jobs.ports import Ports
+from jobs.reports.counters import Name
 from workflows.domain.errors import RunFinished
 from workflows.models import Run
 from workflows.operations import cancel_run
@@ -137,8 +138,7 @@ def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended 
                 raise
             known |= taken
             continue
-        launched.jobs += found.jobs
-        launched.runs += found.runs
+        launched.add(found)
         plan.cancel_replaced()
         return plan.has_more
     raise Overtaken
@@ -315,6 +315,8 @@ class _Plan:
                     except Refused as refused:
                         raise _RefusedInside(row.due_at, refused) from None
             statements.insert_all(self.rows)
+        for row in self.rows:
+            launched.count(row, self.schedule.jitter)
         return launched
 
     def cancel_replaced(self) -> None:
@@ -446,5 +448,6 @@ def _start(schedule: Schedule, firing: Firing, ports: Ports, launched: Launched)
             outcome=Outcome.STARTED.value, job_id=firing.job_id, run_id=firing.run_id, at=ports.clock.now()
         ):
             raise Overtaken
-    launched.jobs += found.jobs
-    launched.runs += found.runs
+    firing.outcome, firing.at = Outcome.STARTED.value, ports.clock.now()
+    found.counts[Name.FIRINGS, firing.outcome, ""] += 1
+    launched.add(found)

@@ -4,10 +4,14 @@ follow its commit."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from django.db import DatabaseError
 
 from foundation.http_api.problems import Problem
 from jobs.domain.errors import Refused
@@ -15,38 +19,61 @@ from jobs.domain.states import JobState
 from jobs.limits.submit_limits import admit
 from jobs.models import Job
 from jobs.ports import Ports
+from jobs.reports import counters
+from jobs.reports.counters import Key, Name
 from jobs.submission.insert import Entry, store
 from jobs.submission.request import Submitted, read_request
 from jobs.submission.submit import Submission, prepare_entries, push_and_wake
 from workflows.domain.errors import TargetInvalid
 from workflows.domain.states import RunState
 from workflows.domain.template import Unresolved
+from workflows.execution.counts import bucket
 from workflows.models import Run, follower_of
 from workflows.operations import insert_run, make_run
 from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, names_used, resolved
 from workflows.schedules.models import Firing, Schedule
 
+LAG_BOUNDS_SECONDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 LAST_AMONG = 20
 """Newest firings among which the last completed one is looked for."""
 
 
 @dataclass(slots=True)
 class Launched:
-    """What committed transactions started, until it is announced."""
+    """What committed transactions started, until it is announced. counts: of their firings, for /metrics."""
 
     jobs: list[Submitted] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    counts: Counter[Key] = field(default_factory=Counter)
+
+    def count(self, firing: Firing, jitter: timedelta) -> None:
+        """Count a firing that was decided by the timetable, unless it waits."""
+        if firing.outcome == Outcome.WAITING:
+            return
+        self.counts[Name.FIRINGS, firing.outcome, firing.reason] += firing.count
+        if firing.outcome == Outcome.STARTED:
+            late = max(0.0, (firing.at - firing.due_at - jitter).total_seconds())
+            self.counts[Name.FIRING_LAGS, "", bucket(late, LAG_BOUNDS_SECONDS)] += 1
+
+    def add(self, other: Launched) -> None:
+        """Add what another transaction started."""
+        self.jobs += other.jobs
+        self.runs += other.runs
+        self.counts += other.counts
 
     def announce(self, ports: Ports) -> None:
-        """Push the tickets of the jobs and send the hints of the runs. Both are best effort: sweeps repair
-        what is lost."""
-        items, runs = self.jobs, self.runs
-        self.jobs, self.runs = [], []
+        """Push the tickets of the jobs, send the hints of the runs, and write the counts. All is best effort:
+        sweeps repair lost tickets and hints."""
+        items, runs, counts = self.jobs, self.runs, self.counts
+        self.jobs, self.runs, self.counts = [], [], Counter()
         if items:
             push_and_wake(items, ports)
         if runs:
             ports.wake_followers([follower_of(run.id) for run in runs])
+        if counts:
+            with suppress(DatabaseError):
+                counters.add(counts)
 
 
 @dataclass(frozen=True, slots=True)
