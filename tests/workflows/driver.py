@@ -51,11 +51,22 @@ class Driver:
 
     def advance(self, ended: list[NodeMove], **more: Any) -> RunEnd | None:
         """Advance until every node that may start has started."""
+        is_first = not any(self.states[key] is not NodeState.PENDING for key in self.states)
+        only_after_ended = not is_first
         while True:
             for move in ended:
                 if move.output is not None:
                     self.outputs[move.key] = move.output
-            steps = advance(self.plan, self.states, ended, self.scope(), most_starts=self.most_starts, **more)
+            steps = advance(
+                self.plan,
+                self.states,
+                ended,
+                self.scope(),
+                most_starts=self.most_starts,
+                only_after_ended=only_after_ended,
+                **more,
+            )
+            only_after_ended = not steps.more
             self.states = steps.states
             self.outputs |= {move.key: move.output for move in steps.moves if move.output is not None}
             self.running += steps.starts

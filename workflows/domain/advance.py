@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, cast
 
 from foundation.expressions import SearchFailed, is_true
@@ -115,6 +116,7 @@ def advance(
     most_starts: int = 200,
     most_items: int = 100_000,
     costs: Costs | None = None,
+    only_after_ended: bool = False,
 ) -> Steps:
     """Return the next steps of a run.
 
@@ -122,6 +124,7 @@ def advance(
     already are ignored. scope: values by the names with which references begin; a node that has no output
     has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
     costs: what references may cost; once they are spent, further nodes start in another call.
+    only_after_ended: no node could start before `ended`, so only those after them are looked at.
     """
     steps = Steps(dict(states))
     costs = Costs() if costs is None else costs
@@ -131,7 +134,8 @@ def advance(
     if cancelled:
         _cancel_rest(plan, steps, RUN_CANCELLED, "the run was cancelled")
     if not paused:
-        _start_nodes(plan, steps, scope, costs, most_starts=most_starts, most_items=most_items)
+        pending = _after(plan, steps) if only_after_ended else _pending(plan, steps)
+        _start_nodes(plan, steps, pending, scope, costs, most_starts=most_starts, most_items=most_items)
     failed = failed_node(plan, steps.states)
     if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and not cancelled:
         _cancel_rest(plan, steps, RUN_FAILED, f"{failed} failed")
@@ -170,20 +174,46 @@ def _cancel_rest(plan: Plan, steps: Steps, code: str, detail: str) -> None:
     steps.cancel = tuple(key for key in plan.nodes if steps.states[key] is NodeState.RUNNING)
 
 
+def _pending(plan: Plan, steps: Steps) -> Iterator[NodeSpec]:
+    """Yield the pending nodes in the order of the plan."""
+    states, nodes = steps.states, plan.nodes
+    yield from [nodes[key] for key in nodes if states[key] is NodeState.PENDING]
+
+
+def _after(plan: Plan, steps: Steps) -> Iterator[NodeSpec]:
+    """Yield the pending nodes after those that ended in this call, or end meanwhile, in the order of the
+    plan."""
+    seen: set[str] = set()
+    places: list[int] = []
+    names, moved = list(plan.nodes), 0
+    while True:
+        for move in steps.moves[moved:]:
+            for key in plan.needed_by.get(move.key, ()):
+                if key not in seen:
+                    seen.add(key)
+                    heappush(places, plan.places[key])
+        moved = len(steps.moves)
+        if not places:
+            return
+        key = names[heappop(places)]
+        if steps.states[key] is NodeState.PENDING:
+            yield plan.nodes[key]
+
+
 def _start_nodes(
     plan: Plan,
     steps: Steps,
+    pending: Iterator[NodeSpec],
     scope: Mapping[str, Any],
     costs: Costs,
     *,
     most_starts: int,
     most_items: int,
 ) -> None:
-    """Decide each pending node whose needs have ended. The order of the plan lets a node that ends at once
+    """Decide each of these nodes whose needs have ended. The order of the plan lets a node that ends at once
     decide those after it."""
-    states, nodes = steps.states, plan.nodes
-    for key in [key for key in nodes if states[key] is NodeState.PENDING]:
-        node = nodes[key]
+    states = steps.states
+    for node in pending:
         if not _have_ended(node.needs, states):
             continue
         if len(steps.starts) >= most_starts or costs.are_spent:

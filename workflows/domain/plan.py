@@ -95,6 +95,11 @@ class Plan:
         return {key: tuple(needing) for key, needing in found.items()}
 
     @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of each node in the order."""
+        return {key: place for place, key in enumerate(self.nodes)}
+
+    @cached_property
     def has_maps(self) -> bool:
         return any(node.map is not None for node in self.nodes.values())
 

@@ -285,7 +285,10 @@ class _Advance:
         """Decide what follows these ends, and start what is to start. A node that can't be started fails, and
         one with a cached result completes at once, so it is decided again."""
         states = {key: _NODE_STATES[state] for key, state in self.run.node_states.items()}
-        decided = self._advance(states, ended)
+        # otherwise a further node may be due: the run begins or goes on, or an earlier step left nodes to do
+        is_plain = bool(self.notices) and all(notice.ended_id != self.run.id for notice in self.notices)
+        only_after_ended = self.seen_steps > 0 and is_plain
+        decided = self._advance(states, ended, only_after_ended=only_after_ended)
         steps = decided
         while True:
             self.writes.new_nodes += self._rows_of(decided.moves)
@@ -295,12 +298,17 @@ class _Advance:
             if not at_once:
                 return steps
             self._note_unwritten(at_once)
-            decided = self._advance(decided.states, at_once)
+            decided = self._advance(decided.states, at_once, only_after_ended=only_after_ended)
             steps = replace(
-                decided, moves=[*steps.moves, *decided.moves], starts=[*steps.starts, *decided.starts]
+                decided,
+                moves=[*steps.moves, *decided.moves],
+                starts=[*steps.starts, *decided.starts],
+                more=steps.more or decided.more,
             )
 
-    def _advance(self, states: Mapping[str, NodeState], ended: Sequence[NodeMove]) -> Steps:
+    def _advance(
+        self, states: Mapping[str, NodeState], ended: Sequence[NodeMove], *, only_after_ended: bool
+    ) -> Steps:
         scope = ChainMap(
             {end.key: end.output for end in ended if end.output is not None},
             cast(MutableMapping[str, Any], self.scope),
@@ -315,6 +323,7 @@ class _Advance:
             most_starts=max(self.starter.left, 0),
             most_items=settings.DISPATCHER.workflow_map_items,
             costs=self.costs,
+            only_after_ended=only_after_ended,
         )
 
     def _rows_of(self, moves: Sequence[NodeMove]) -> list[Node]:

@@ -8,15 +8,17 @@ from datetime import datetime
 from foundation.database.connections import write_lock
 from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import NotCancellable
+from jobs.execution.follow_ups import after_ends
 from jobs.models import Job
-from jobs.operations.jobs import cancel_job
+from jobs.operations.jobs import CancelOutcome, move_to_cancelled
 from jobs.ports import Ports
+from jobs.transitions import Ended
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.waits import end_waits
 from workflows.models import Node, Run, Wait, follower_of
 
-MAX_JOBS = 200
-"""Jobs that one call cancels."""
+MAX_JOBS = 300
+"""Jobs that one call cancels: the window of a map with its default of 256, in one or two seconds."""
 MAX_WAITS = 1_000
 """Waits that one call ends."""
 
@@ -31,15 +33,19 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
         nodes = nodes.filter(base__in=bases)
     job_ids = nodes.exclude(job_id=None).values_list("job_id", flat=True)
     wanted = Job.objects.filter(id__in=job_ids, finished_at=None, cancel_requested_at=None)
-    cancelled = 0
+    ended, requested = list[Ended](), list[str]()
     for job_id in list(wanted.values_list("id", flat=True)[:MAX_JOBS]):
         try:
-            cancel_job(job_id, ports=ports)
-            cancelled += 1
+            outcome, end = move_to_cancelled(job_id, ports)
         except (NotCancellable, Job.DoesNotExist):
             continue  # it ended meanwhile
         except LeasingUnavailable:
             break  # the sweep goes on once Redis is back
+        ended.append(end)
+        if outcome is CancelOutcome.REQUESTED:
+            requested.append(job_id)
+    after_ends(ended, ports)
+    ports.announce(requested)
     now = ports.clock.now()
     children = Run.objects.filter(
         parent_node__in=nodes, state=RunState.RUNNING.value, cancel_requested_at=None
@@ -51,7 +57,7 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
         ports.wake_followers([follower_of(child) for child in child_ids])
     waits = Wait.objects.select_related("node").filter(node__in=nodes, answered_at=None)
     end_waits(list(waits[:MAX_WAITS]), NodeState.CANCELLED, None, by="cancelled", ports=ports)
-    return cancelled
+    return len(ended)
 
 
 def cancel_sub_runs(run_id: str, now: datetime) -> None:
