@@ -28,6 +28,8 @@ from jobs.reports.history import WINDOWS, Window
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
 from jobs.sweeps.base import TICK, sweep_ages
+from workflows.domain.plan import NodeKind
+from workflows.models import Run, Wait
 
 QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
 """Permissions that queues need: they show models and jobs."""
@@ -147,6 +149,7 @@ def _paused_tenants(snapshot: QueueSnapshot) -> list[dict[str, Any]]:
 
 MAX_RETRYING = 1000
 MAX_DEAD_LETTERS = 1000
+MAX_RUNS = 1000
 """Rows are counted up to here; more are shown as ``1000+``."""
 _FAILURES_SHOWN = 6
 _SERVERS_SHOWN = 40
@@ -196,6 +199,13 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "failures": failed.values("id", "model", "error_code", "error_message", "finished_at")[
                 :_FAILURES_SHOWN
             ],
+        }
+    if request.user.has_perm("workflows.view_run"):
+        questions = Wait.objects.filter(kind=NodeKind.HUMAN.value, answered_at=None)
+        context |= {
+            "live_runs": Run.objects.filter(finished_at=None).order_by()[: MAX_RUNS + 1].count(),
+            "questions": questions.order_by()[: MAX_RUNS + 1].count(),
+            "most_runs": MAX_RUNS,
         }
     context["clocks"] = real.clock_watch.report()
     tick = sweep_ages(real.clock.now()).get(TICK)

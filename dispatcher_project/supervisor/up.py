@@ -30,6 +30,7 @@ _FLOWER_PORT = 5555
 _DEMO_PORT = 9001
 _LAST_PORT = 65535
 _ADMIN = "admin"
+_DEMO_RUN = """workflow run film '{"prompt": "a fox in the snow"}'"""
 DEMO_MODELS = "gpu_host.local.demo_models"
 _NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
            a new one: {command_line(f"changepassword {_ADMIN}")}"""
@@ -234,6 +235,10 @@ Try:
   curl -sS {facts["url"]}/api/v1/queue/submit -H 'Authorization: Bearer {facts["tenant_key"]}' \\
     -H 'Content-Type: application/json' -H 'Prefer: wait=30' \\
     -d '{{"model": "zimg", "payload": {{"prompt": "a sunset"}}}}'
+
+or a workflow of four models and a person:
+
+  {command_line(_DEMO_RUN)}
 """
 
 

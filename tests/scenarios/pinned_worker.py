@@ -28,6 +28,7 @@ class PinnedWorker:
         slots: int = 1,
         models: str = "tests.scenarios.pinned_models",
         budget_mb: int = BUDGET_MB,
+        pool: str = "",
     ) -> None:
         self.name = name
         self._ready = folder / f"{name}.ready"
@@ -37,6 +38,7 @@ class PinnedWorker:
             sys.executable, "manage.py", "gpu_worker", "--gpu", "none",
             "--models", models, "--name", name, "--slots", str(slots),
             "--budget-mb", str(budget_mb), "--ready-file", str(self._ready),
+            *(("--pool", pool) if pool else ()),
         ]  # fmt: skip
         with (system.folder / "log" / f"{name}.log").open("ab") as log:
             self.process = subprocess.Popen(

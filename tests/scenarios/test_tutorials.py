@@ -46,7 +46,7 @@ def name_of(page: Path) -> str:
 @pytest.fixture
 def demo_fleet(system: System) -> Iterator[None]:
     """The models of the demo fleet that the pages use, on one server each."""
-    models = {"flux": "async", "zimg": "sync"}
+    models = {"flux": "async", "zimg": "sync", "trellis": "async", "ltx2": "async"}
     with contextlib.ExitStack() as stack:
         for model, mode in models.items():
             node = Node(NodeConfig(handlers={model: "gpu_host.node.simulator:run"}, slots=2, mode=mode))

@@ -20,6 +20,7 @@ from dispatcher_project.cli.doctor.parts import (
     unreadable_secrets,
     webhook_secrets,
 )
+from dispatcher_project.supervisor import demo_workflow
 from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
 from gpu_host.node.config import TOKEN_VARIABLE
@@ -29,6 +30,7 @@ from gpus.registry.audit import cli_actor
 from gpus.registry.registry import register_server
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key, create_tenant
+from workflows.models import Workflow
 
 _ADMIN = "admin"
 
@@ -53,7 +55,10 @@ class Command(BaseCommand):
         known["api_key"] = _kept_key(known.get("api_key"), operator, ApiKey.Kind.OPERATOR)
         known["tenant_key"] = _kept_key(known.get("tenant_key"), demo, ApiKey.Kind.TENANT)
         folder.write("secrets.json", known)
-        _register(folder.read(DEMO_FLEET).get("servers", []), os.environ.get(TOKEN_VARIABLE, ""))
+        servers = folder.read(DEMO_FLEET).get("servers", [])
+        _register(servers, os.environ.get(TOKEN_VARIABLE, ""))
+        if servers:
+            _store_workflow(demo)
 
 
 def _keep_admin(password: str) -> bool:
@@ -115,3 +120,22 @@ def _register(entries: list[dict[str, Any]], token: str) -> None:
     for entry in entries:
         fields = None if entry["model"] in known else entry["model_fields"]
         register_server(**{**entry, "model_fields": fields}, headers=headers, by=cli_actor(), leases=leases)
+
+
+def _store_workflow(tenant: Tenant) -> None:
+    """Store the demo's workflow, and a paused schedule of it, unless the tenant has a workflow of that
+    name: a user may have changed both."""
+    if Workflow.objects.filter(tenant=tenant, name=demo_workflow.NAME).exists():
+        return
+    # only the first start pays for these imports
+    from foundation.http_api.json_body import read_body
+    from workflows.operations import put_definition
+    from workflows.schedules.body import ScheduleBody
+    from workflows.schedules.operations import create_schedule, pause_schedule, read_schedule
+
+    ports = jobs.ports.production_ports()
+    put_definition(tenant.pk, demo_workflow.NAME, demo_workflow.DEFINITION, ports=ports)
+    target = {"name": demo_workflow.NAME, "inputs": demo_workflow.INPUTS}
+    body = read_body(ScheduleBody, {"cron": "0 * * * *", "workflow": target})
+    schedule = create_schedule(read_schedule(tenant.pk, demo_workflow.SCHEDULE, body, ports=ports))
+    pause_schedule(schedule, ports=ports, reason="an example: resume it, and it starts a film every hour")
