@@ -103,7 +103,7 @@ def job_json(
 
 def _result_url(job: Job) -> str | None:
     """Return the URL of a result that became an artifact; None of any other result."""
-    artifact_id = only_ref(job.result)
+    artifact_id = only_ref(job.result) if job.result is not None else None
     if artifact_id is None or not is_result_of(job.id, artifact_id):
         return None
     return f"{API_ROOT}/artifacts/{artifact_id}"
