@@ -26,6 +26,7 @@ from typing import Any
 
 from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable
 from verification.proving.clients import SUBMITS, WatchedClient
+from verification.proving.files import LONG_RESULT_CHARS, file_of, upload
 from verification.proving.ledger import Ledger
 from verification.proving.mix import PlannedJob, planned_job
 from verification.proving.run_load import RunLoad
@@ -119,11 +120,20 @@ class Load:
                     self._give_up(job, error)
 
     def _submit_one(self, client: WatchedClient, job: PlannedJob) -> None:
+        request = self._request(job)
+        if (content := file_of(job.number, self._plan["seed"])) is not None:
+            stored = upload(client, content, Path(self._plan["ledger"]).parent)
+            self._ledger.write({"what": "file", "key": job.key, **stored})
+            request["payload"] |= {
+                "file": {"$artifact": stored["artifact"]},
+                "sha256": stored["sha256"],
+                "result_chars": LONG_RESULT_CHARS if job.number % 2 else 0,
+            }
         began = time.monotonic()
-        accepted = client.submit(**self._request(job), idempotency_key=job.key)
+        accepted = client.submit(**request, idempotency_key=job.key)
         self._accept(job, accepted.job_id, time.monotonic() - began)
         if job.doubled:
-            again = client.submit(**self._request(job), idempotency_key=job.key)
+            again = client.submit(**request, idempotency_key=job.key)
             self._ledger.write({"what": "doubled", "key": job.key, "job": again.job_id})
 
     def _submit_many(self, client: WatchedClient, jobs: list[PlannedJob]) -> None:
@@ -226,8 +236,9 @@ class Load:
             job = client.get(job_id)
         except NotFound:  # the judge finds the missing row
             return
-        attempt = job.result.get("attempt", "") if isinstance(job.result, dict) else ""
-        self._ledger.write({**_reported_end(job.data), "attempt": attempt})
+        result = job.result if isinstance(job.result, dict) else {}
+        attempt = {} if "$artifact" in result else {"attempt": result.get("attempt", "")}
+        self._ledger.write({**_reported_end(job.data), **attempt})
 
 
 def _reported_end(job: Any) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class Order:
     reported: str = ""
     reported_code: str = ""
     reported_attempt: str | None = None
+    artifact: str = ""
+    """Id of its file; sha256 and bytes as its client knows them."""
+    sha256: str = ""
+    bytes: int = 0
 
     @property
     def job_id(self) -> str:
@@ -157,6 +161,9 @@ def read_orders(path: Path) -> tuple[dict[str, Order], list[Answer]]:
                 order.accepted_at, order.took = line["at"], line["took"]
         elif what in ("unanswered", "refused"):
             orders[line["key"]].problem = f"{what}: {line['error']}"
+        elif what == "file":
+            order = orders[line["key"]]
+            order.artifact, order.sha256, order.bytes = line["artifact"], line["sha256"], line["bytes"]
         elif what == "answer":
             fields = ("status", "retry_after", "asked_at", "took")
             answers.append(Answer(**{name: line[name] for name in fields}))

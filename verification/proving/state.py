@@ -4,6 +4,7 @@ A value that can't be read now, because of a fault, is None: a later read may su
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from django.db import DatabaseError, connection, connections
 from django.db.models import Count
 from redis.exceptions import RedisError
 
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.removal import UNKNOWN_TIME, remove_unknown
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.store import RedisFleets
 from gpus.leasing.values import SlotView
@@ -26,6 +29,7 @@ from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
 from jobs.operations.tenants import create_key, create_tenant
 from jobs.ports import Ports
 from verification.laws import check_laws
+from verification.proving.artifact_records import ArtifactRow, StoredArtifacts
 from verification.proving.judge import DEADLINE_CODES
 from verification.proving.records import AttemptRow, JobRow
 from verification.proving.run_records import RunRow
@@ -263,12 +267,37 @@ class State:
             last = page[-1]["id"]
             attempts = _attempts([job["id"] for job in page])
             for job in page:
-                result = job.pop("result")
-                named = result.get("attempt") if isinstance(result, dict) else None
+                named = self._attempt_of(job.pop("result"))
                 tenant = names[job.pop("tenant_id")]
                 run = (job.pop("followed_by") or "").removeprefix("run:")
                 made = tuple(attempts.get(job["id"], ()))
                 yield JobRow(**job, tenant=tenant, result_attempt=named, attempts=made, run=run)
+
+    def _attempt_of(self, result: Any) -> str | None:
+        """Return the attempt that a result names, also one that became an artifact."""
+        if not isinstance(result, dict):
+            return None
+        if "$artifact" in result:
+            row = Artifact.objects.get(pk=result["$artifact"])
+            result = json.loads(b"".join(self.ports().artifact_store.chunks(row.key)))
+        named = result.get("attempt")
+        return named if isinstance(named, str) else None
+
+    def artifacts(self, *, removes: bool) -> StoredArtifacts:
+        """Return the records of artifacts. removes: remove first what a sweep would remove a day later: the
+        objects that no row knows. Raises StoreError."""
+        ports = self.ports()
+        store = ports.artifact_store
+        if removes:
+            later = ports.clock.now() + 2 * UNKNOWN_TIME
+            remove_unknown(list(store.objects()), store, later)
+            store.drop_unfinished(later)
+        rows = {
+            row.pk: ArtifactRow(row.pk, str(row.key), row.state, row.sha256, row.bytes)
+            for row in Artifact.objects.all()
+        }
+        uses = set(ArtifactUse.objects.values_list("job", "artifact_id"))
+        return StoredArtifacts(rows, uses, {str(one.key): one.bytes for one in store.objects()})
 
     def close(self) -> None:
         connection.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verification.proving import judge
+from verification.proving.artifact_records import compare_artifacts
 from verification.proving.judge import Finding
 from verification.proving.ledger import read_lines
 from verification.proving.memory import Slope, memory_findings
@@ -82,6 +83,8 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
         wrongs += judge.check_deadlines(orders, trial.watch.failed_at)
         assert trial.state is not None
         run_rows = trial.state.runs()
+        if trial.options.starts_its_own and not trial.forgotten:
+            wrongs += compare_artifacts(orders, trial.state.artifacts(removes=True))
         wrongs += compare_runs(records.runs, run_rows, rows.values(), trial.forgotten)
         wrongs += _laws(trial, records, skipped)
         if trial.flushed_at:
@@ -161,6 +164,7 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "jobs_asked": len(records.orders),
         "jobs_accepted": sum(bool(order.job_ids) for order in records.orders.values()),
         "runs_of_workflows": dict(sorted(Counter(order.reported for order in records.runs).items())),
+        "jobs_with_files": sum(bool(order.artifact) for order in records.orders.values()),
         "jobs_of_runs": sum(bool(row.run) for row in rows.values()),
         "jobs_by_state": dict(sorted(Counter(row.state for row in rows.values()).items())),
         "failed_by_code": dict(Counter(row.error_code for row in rows.values() if row.state == "failed")),

@@ -1,0 +1,46 @@
+"""The artifacts of the load: some jobs take a file, whose bytes follow from the seed and the job's number."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from dispatcher_client import DispatcherError, Problem, Unavailable
+from verification.proving.clients import WatchedClient
+
+SHARE = 0.08
+"""Share of jobs with a file."""
+MOST_BYTES = 64 * 1024
+LONG_RESULT_CHARS = 300_000
+"""Of a result that becomes an artifact; half of the jobs with a file have one."""
+_RETRY_SECONDS = 0.5
+_LONGEST_SECONDS = 300.0
+
+
+def file_of(number: int, seed: int) -> bytes | None:
+    """Return the bytes of a job's file; None if it has none."""
+    chance = random.Random(f"{seed} file {number}")
+    return chance.randbytes(chance.randint(1, MOST_BYTES)) if chance.random() < SHARE else None
+
+
+def upload(client: WatchedClient, content: bytes, folder: Path) -> dict[str, Any]:
+    """Upload a file, again until it is stored. Returns {artifact, sha256, bytes}. Raises DispatcherError."""
+    digest = hashlib.sha256(content).hexdigest()
+    path = folder / f"{digest}.bin"
+    path.write_bytes(content)
+    until = time.monotonic() + _LONGEST_SECONDS
+    try:
+        while True:
+            try:
+                artifact = client.upload(path, content_type="application/octet-stream")
+                return {"artifact": artifact.id, "sha256": digest, "bytes": len(content)}
+            except DispatcherError as error:
+                lasts = isinstance(error, Problem) and not isinstance(error, Unavailable)
+                if lasts or time.monotonic() > until:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+    finally:
+        path.unlink(missing_ok=True)
