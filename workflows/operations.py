@@ -14,6 +14,7 @@ from django.db import IntegrityError, transaction
 
 from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
+from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
@@ -243,26 +244,35 @@ def _earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:
     return StartedRun(run, replayed=True)
 
 
-def cancel_run(run_id: str, *, ports: Ports) -> None:
-    """Ask for the cancel of a run; it ends once its jobs have. Idempotent. Raises RunFinished."""
+def cancel_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
+    """Ask for the cancel of a run; it ends once its jobs have. Idempotent. by: the operator, for the audit.
+    Raises RunFinished."""
     now = ports.clock.now()
     running = Run.objects.filter(id=run_id, state=RunState.RUNNING.value)
-    if not running.filter(cancel_requested_at=None).update(cancel_requested_at=now) and not running.exists():
-        raise RunFinished
+    with write_lock(1), transaction.atomic():
+        asked = running.filter(cancel_requested_at=None).update(cancel_requested_at=now)
+        if not asked and not running.exists():
+            raise RunFinished
+        record(by, "cancel_run", f"run:{run_id}")
     cancel_sub_runs(run_id, now)
     ports.wake_followers([follower_of(run_id)])
     ports.announce([run_id])
 
 
-def pause_run(run_id: str, *, ports: Ports) -> None:
-    """Start no further nodes of a run; nodes under way go on. Idempotent. Raises RunFinished."""
-    _set_paused(run_id, ports.clock.now())
+def pause_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
+    """Start no further nodes of a run; nodes under way go on. Idempotent. by: the operator, for the audit.
+    Raises RunFinished."""
+    with write_lock(1), transaction.atomic():
+        _set_paused(run_id, ports.clock.now())
+        record(by, "pause_run", f"run:{run_id}")
+    ports.announce([run_id])
 
 
-def resume_run(run_id: str, *, ports: Ports) -> None:
-    """Start nodes of a paused run again. Idempotent. Raises RunFinished."""
+def resume_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
+    """Start nodes of a paused run again. Idempotent. by: the operator, for the audit. Raises RunFinished."""
     with write_lock(1), transaction.atomic():
         _set_paused(run_id, None)
+        record(by, "resume_run", f"run:{run_id}")
         due_notice(run_id, ports.clock.now()).save(force_insert=True)
     ports.wake_followers([follower_of(run_id)])
 
@@ -272,11 +282,13 @@ def _set_paused(run_id: str, at: Any) -> None:
         raise RunFinished
 
 
-def restart_run(run_id: str, *, ports: Ports, keys: Collection[str] | None = None) -> Run:
+def restart_run(
+    run_id: str, *, ports: Ports, keys: Collection[str] | None = None, by: str | None = None
+) -> Run:
     """Open the next round of a run that has ended: nodes that failed or were cancelled, or the given ones,
     and all nodes after them run again; the others keep their outputs. A map runs only its failed items again.
 
-    Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode.
+    by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update().select_related("version").get(id=run_id)
@@ -314,6 +326,7 @@ def restart_run(run_id: str, *, ports: Ports, keys: Collection[str] | None = Non
             data={"round": run.round, "nodes": sorted(again)},
         )
         due_notice(run.id, now).save(force_insert=True)
+        record(by, "restart_run", f"run:{run_id}", round=run.round)
     ports.wake_followers([follower_of(run.id)])
     return run
 

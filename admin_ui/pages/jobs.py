@@ -31,7 +31,7 @@ from admin_ui.parts.filters import (
     ModelFilter,
     PoolFilter,
 )
-from admin_ui.parts.formatting import job_badge, model_link, span, tenant_link, time_and_age
+from admin_ui.parts.formatting import follower_link, job_badge, model_link, span, tenant_link, time_and_age
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import DEAD_LETTER, Job, JobTag, Tenant
@@ -154,6 +154,7 @@ class DeadLetterPages(JobRows):
         "model_link",
         "tenant_link",
         "attempts",
+        "run_page",
         "round",
     )
     list_filter = (
@@ -169,6 +170,10 @@ class DeadLetterPages(JobRows):
     actions = ("retry_jobs", "dismiss_jobs")
     bulk_actions = (BulkAction.RETRY, BulkAction.DISMISS)
     list_before_template = "admin_ui/dead_letters/top.html"
+
+    @column("run")
+    def run_page(self, job: Job) -> SafeString | str:
+        return follower_link(job.followed_by)
 
     @column("message")
     def message(self, job: Any) -> str:

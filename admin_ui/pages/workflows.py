@@ -1,4 +1,4 @@
-"""Read-only pages of workflows: definitions, versions, runs with their nodes, waits, events and notices."""
+"""Pages of workflows: definitions with their versions, runs with their nodes, waits, events and notices."""
 
 from __future__ import annotations
 
@@ -6,32 +6,75 @@ from collections import Counter
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 
-from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyAdmin, sees_payloads
-from admin_ui.parts.formatting import badge, follower_link, job_link, json_block, run_link, span
+from admin_ui.actions.run_actions import RunActions
+from admin_ui.pages.definition_diff import shown_changes
+from admin_ui.pages.run import RunDetail
+from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch, ReadOnlyAdmin, sees_payloads
+from admin_ui.parts.formatting import (
+    RUN_LABELS,
+    badge,
+    follower_link,
+    job_link,
+    json_block,
+    list_link,
+    page_link,
+    run_link,
+    span,
+    tenant_link,
+    time_and_age,
+)
 from admin_ui.parts.typed_decorators import column
+from foundation.ids import is_id
 from jobs.models import EndNotice
+from workflows.domain.plan import NodeKind
 from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
 
-STATE_LABELS = {
-    "completed": "success",
-    "failed": "danger",
-    "running": "info",
-    "cancelled": "warning",
-}
-"""Colours of the states of runs and nodes; the others are grey."""
+VERSIONS_LISTED = 50
 
 
 @admin.register(Workflow)
 class WorkflowPages(ReadOnlyAdmin):
     about = "Named definitions, stored by clients. Each change makes a new version; runs keep theirs."
-    list_display = ("name", "tenant", "latest")
+    list_display = ("name", "tenant_page", "latest", "runs")
     list_select_related = ("tenant",)
-    fields = ("name", "tenant", "latest")
+    search_fields = ("name__exact",)
+    search_help_text = "Exact match of a name."
+    fields = (("name", "tenant_page"), ("latest", "runs"), "versions")
+    readonly_fields = ("tenant_page", "runs", "versions")
+
+    @column("tenant")
+    def tenant_page(self, workflow: Workflow) -> SafeString | str:
+        return tenant_link(workflow.tenant)
+
+    @column("runs")
+    def runs(self, workflow: Workflow) -> SafeString:
+        query = {"version__workflow__id__exact": workflow.pk}
+        return list_link("workflows_run", query, "Runs")
+
+    @column("versions")
+    def versions(self, workflow: Workflow) -> SafeString:
+        """Links to the latest versions; each page shows what it changed."""
+        rows = workflow.versions.order_by("-number").only("id", "number", "created_at")[:VERSIONS_LISTED]
+        lines = format_html_join(
+            "",
+            "<li>{} <span>{}</span></li>",
+            (
+                (
+                    page_link("workflows_version", row.pk, f"version {row.number}"),
+                    time_and_age(row.created_at),
+                )
+                for row in rows
+            ),
+        )
+        return format_html('<ul class="versions">{}</ul>', lines)
 
 
 @admin.register(Version)
@@ -42,8 +85,21 @@ class VersionPages(HistoryAdmin):
     list_select_related = ("workflow",)
     ordering = ("-id",)
     sortable_by = ()
-    fields = (("workflow", "number"), "sha256", "created_at", "definition")
-    readonly_fields = ("definition",)
+    fields = (("workflow_page", "number"), ("created_at", "runs"), "sha256", "changes", "definition")
+    readonly_fields = ("workflow_page", "runs", "changes", "definition")
+
+    @column("workflow")
+    def workflow_page(self, version: Version) -> SafeString | str:
+        return page_link("workflows_workflow", version.workflow_id, version.workflow.name)
+
+    @column("runs")
+    def runs(self, version: Version) -> SafeString:
+        return list_link("workflows_run", {"version__id__exact": version.pk}, "Runs of this version")
+
+    @column("changes")
+    def changes(self, version: Version) -> SafeString | str:
+        before = version.workflow.versions.filter(number=version.number - 1).first()
+        return "The first version." if before is None else shown_changes(before.spec, version.spec)
 
     @column("definition")
     def definition(self, version: Version) -> SafeString | str:
@@ -51,45 +107,42 @@ class VersionPages(HistoryAdmin):
 
 
 @admin.register(Run)
-class RunPages(HistoryAdmin):
+class RunPages(RunActions, IndexedSearch, RunDetail):
     about = "Runs of workflows. Every model node of a run is a job."
-    heavy = ("inputs", "output", "node_states", "kept_maps")
-    list_display = ("id", "workflow", "state_label", "tenant", "round", "created_at", "took")
-    list_filter = ("state",)
+    heavy = ("inputs", "output", "kept_maps", "error_message")
+    list_display = ("id", "state_label", "workflow", "created", "tenant_page", "counts", "error_code", "took")
+    list_filter = (("state", ChoicesDropdownFilter),)
     list_select_related = ("tenant", "version__workflow")
+    search_fields = ("id",)
+    search_help_text = "Exact match: a run's id, or the name of a workflow."
     ordering = ("-id",)
     sortable_by = ()
-    readonly_fields = (
-        "workflow",
-        "state_label",
-        "took",
-        "counts",
-        "nodes_table",
-        "shown_inputs",
-        "shown_output",
-    )
+    actions_detail = ("pause_one", "resume_one", "cancel_one", "restart_one")
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
+        ours = ("version__id__exact", "version__workflow__id__exact")
+        return lookup in ours or super().lookup_allowed(lookup, value, request)
+
+    def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         return (
-            ("id", "state_label"),
-            ("workflow", "tenant"),
-            ("round", "priority"),
-            ("created_at", "took"),
-            ("deadline_at", "paused_at"),
-            ("error_code", "error_node"),
-            "error_message",
-            "counts",
-            "nodes_table",
-            *(("shown_inputs", "shown_output") if sees_payloads(request) else ()),
+            rows.filter(id=term.upper()) if is_id(term.upper()) else rows.filter(version__workflow__name=term)
         )
 
     @column("workflow")
-    def workflow(self, run: Run) -> str:
-        return str(run.version)
+    def workflow(self, run: Run) -> SafeString | str:
+        return page_link("workflows_version", run.version_id, str(run.version))
 
     @column("state")
     def state_label(self, run: Run) -> SafeString:
-        return badge("paused" if run.paused_at and not run.finished_at else run.state, STATE_LABELS)
+        return badge("paused" if run.paused_at and not run.finished_at else run.state, RUN_LABELS)
+
+    @column("created")
+    def created(self, run: Run) -> SafeString | str:
+        return time_and_age(run.created_at)
+
+    @column("tenant")
+    def tenant_page(self, run: Run) -> SafeString | str:
+        return tenant_link(run.tenant)
 
     @column("time")
     def took(self, run: Run) -> str:
@@ -99,19 +152,6 @@ class RunPages(HistoryAdmin):
     def counts(self, run: Run) -> str:
         found = Counter(run.node_states.values())
         return ", ".join(f"{number} {state}" for state, number in sorted(found.items()))
-
-    @column("nodes")
-    def nodes_table(self, run: Run) -> SafeString:
-        address = reverse("admin:workflows_node_changelist")
-        return format_html('<a href="{}?run__id__exact={}">Nodes of this run</a>', address, run.id)
-
-    @column("inputs")
-    def shown_inputs(self, run: Run) -> SafeString | str:
-        return json_block(run.inputs)
-
-    @column("output")
-    def shown_output(self, run: Run) -> SafeString | str:
-        return json_block(run.output)
 
 
 @admin.register(Node)
@@ -125,7 +165,7 @@ class NodePages(HistoryAdmin):
     readonly_fields = ("run_page", "job_page", "state_label", "took", "shown_settings", "shown_output")
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
-        return lookup == "run__id__exact" or super().lookup_allowed(lookup, value, request)
+        return lookup in ("run__id__exact", "base") or super().lookup_allowed(lookup, value, request)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (
@@ -147,7 +187,7 @@ class NodePages(HistoryAdmin):
 
     @column("state")
     def state_label(self, node: Node) -> SafeString:
-        return badge(node.state, STATE_LABELS)
+        return badge(node.state, RUN_LABELS)
 
     @column("time")
     def took(self, node: Node) -> str:
@@ -162,18 +202,86 @@ class NodePages(HistoryAdmin):
         return json_block(node.output)
 
 
+class OpenWaitFilter(DropdownFilter):  # type: ignore[misc]
+    """Without a choice the list is an inbox: questions to people that have no answer yet."""
+
+    title = "waits"
+    parameter_name = "waits"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("open", "open, of all kinds"), ("answered", "answered or ended"), ("all", "all")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value == "all":
+            return queryset
+        if value == "answered":
+            return queryset.filter(answered_at__isnull=False)
+        still = queryset.filter(answered_at=None)
+        return still if value == "open" else still.filter(kind=NodeKind.HUMAN.value)
+
+
 @admin.register(Wait)
 class WaitPages(HistoryAdmin):
-    about = "Nodes that wait for a person, a signal or a time. They are answered through the API."
-    heavy = ("options", "answer")
-    list_display = ("node", "kind", "signal", "due_at", "answered_at", "answered_by")
-    list_select_related = ("node",)
+    noun = ("wait", "waits")
+    about = (
+        "The inbox: questions of runs that wait for the answer of a person. The page of the run has the form."
+    )
+    heavy = ("answer",)
+    list_display = (
+        "question",
+        "run_page",
+        "workflow",
+        "tenant_page",
+        "since",
+        "until",
+        "kind",
+        "answered_by",
+    )
+    list_display_links = None
+    list_filter = (OpenWaitFilter,)
+    list_select_related = ("node__run__version__workflow", "node__run__tenant")
     ordering = ("-node_id",)
     sortable_by = ()
+    readonly_fields = ("question", "run_page")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         shown = ("options", "answer") if sees_payloads(request) else ()
-        return ("node", ("kind", "signal"), "due_at", ("answered_at", "answered_by"), *shown)
+        return (
+            ("question", "run_page"),
+            ("kind", "signal"),
+            "due_at",
+            ("answered_at", "answered_by"),
+            *shown,
+        )
+
+    @column("question")
+    def question(self, wait: Wait) -> SafeString:
+        """A link to the form on the run's page."""
+        title = wait.options.get("title") if isinstance(wait.options, dict) else None
+        text = str(title or wait.signal or wait.node.key)[:80]
+        page = reverse("admin:workflows_run_change", args=[wait.node.run_id])
+        return format_html('<a href="{}#wait-{}">{}</a>', page, wait.node_id, text)
+
+    @column("run")
+    def run_page(self, wait: Wait) -> SafeString | str:
+        return run_link(wait.node.run_id)
+
+    @column("workflow")
+    def workflow(self, wait: Wait) -> str:
+        return str(wait.node.run.version)
+
+    @column("tenant")
+    def tenant_page(self, wait: Wait) -> SafeString | str:
+        return tenant_link(wait.node.run.tenant)
+
+    @column("since")
+    def since(self, wait: Wait) -> SafeString | str:
+        return time_and_age(wait.node.started_at)
+
+    @column("until")
+    def until(self, wait: Wait) -> str:
+        return "–" if wait.due_at is None else span(timezone.now(), max(wait.due_at, timezone.now()))
 
 
 @admin.register(MapState)
@@ -205,6 +313,8 @@ class RunEventPages(HistoryAdmin):
     about = "The event log of runs."
     heavy = ("data",)
     list_display = ("id", "run_page", "seq", "type", "at")
+    search_fields = ("run__id__exact",)
+    search_help_text = "Exact match of a run's id."
     ordering = ("-id",)
     sortable_by = ()
     fields = (("run_page", "seq"), ("type", "at"), "data")

@@ -59,6 +59,10 @@ def badge(value: str, colours: Mapping[str, str]) -> SafeString:
     return _label(value.replace("_", " "), colours.get(value))
 
 
+RUN_LABELS = {"completed": "success", "failed": "danger", "running": "info", "cancelled": "warning"}
+"""Colours of the states of runs and nodes; the others are grey."""
+
+
 def attempt_badge(state: str) -> SafeString:
     """Return the label of an attempt's state; both live states, sent and waiting, are shown as running."""
     is_live = state in (AttemptState.SENT.value, AttemptState.WAITING.value)
@@ -91,7 +95,7 @@ def json_block(value: Any) -> SafeString | str:
     text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
     if len(text) > JSON_SHOWN:
         text = f"{text[:JSON_SHOWN]}\n… {len(text) - JSON_SHOWN:,} more characters"
-    return format_html('<pre class="json-block">{}</pre>', text)
+    return format_html('<pre class="json-block" tabindex="0">{}</pre>', text)
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:

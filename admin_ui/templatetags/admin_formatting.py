@@ -37,6 +37,16 @@ def job_state(state: str) -> SafeString:
 
 
 @register.filter
+def follower(name: str | None) -> SafeString | str:
+    return formatting.follower_link(name)
+
+
+@register.filter
+def run_state(state: str) -> SafeString:
+    return formatting.badge(state, formatting.RUN_LABELS)
+
+
+@register.filter
 def attempt_state(state: str) -> SafeString:
     return formatting.attempt_badge(state)
 

@@ -155,7 +155,10 @@ def fill(*, jobs: int) -> None:
 def _fill_workflows(tenant: Tenant) -> None:
     workflow = Workflow.objects.create(tenant=tenant, name="film", latest=1)
     version = Version.objects.create(
-        workflow=workflow, number=1, created_at=NOW, spec={"nodes": {"best": {"human": {}}}}
+        workflow=workflow,
+        number=1,
+        created_at=NOW,
+        spec={"nodes": {"best": {"human": {"title": "Which?", "choose_from": [1, 2]}}}},
     )
     run = Run.objects.create(
         version=version, tenant=tenant, node_states={"best": "running"}, place_us=1, created_at=NOW
@@ -163,7 +166,7 @@ def _fill_workflows(tenant: Tenant) -> None:
     node = Node.objects.create(
         run=run, key="best", base="best", kind="human", state="running", started_at=NOW
     )
-    Wait.objects.create(node=node, kind="human", options={"title": "Which?"})
+    Wait.objects.create(node=node, kind="human", options={"title": "Which?", "choose_from": [1, 2]})
     MapState.objects.create(node=node, total=1)
     CachedOutput.objects.create(key="c" * 64, tenant=tenant, job_id=new_id(), expires_at=NOW)
     MapChunk.objects.create(node=node, first=0, items=[1])

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from foundation.http_api.json_body import JsonObject, about, choices
+from foundation.http_api.json_body import Items, JsonObject, about, choices
 from foundation.http_api.openapi import Instant
 from gpus.api.answers import page_of
+from jobs.api.answers import Reason
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 
@@ -43,6 +44,7 @@ class RunUrls(TypedDict):
     self: str
     nodes: str
     events: str
+    explain: str
     cancel: str
 
 
@@ -120,6 +122,45 @@ class RunNode(TypedDict):
 
 
 RunNodePage = page_of(RunNode)
+
+
+class RunReason(TypedDict):
+    """A reason why a run waits."""
+
+    code: str
+    message: str
+    node: Annotated[str | None, about("The node that waits; null: the run as a whole.")]
+    job_id: str | None
+    child_run_id: str | None
+    until: Annotated[Instant | None, about("When the wait ends by itself.")]
+    reasons: Annotated[list[Reason], about("Of the waiting job, as by `explain_job`.")]
+
+
+class EndsIn(TypedDict):
+    """When a run will probably end."""
+
+    seconds: Annotated[float, about("From now, by learnt run times; without waits for free GPUs.")]
+    path: Annotated[list[str], about("Nodes on the longest path.")]
+    answers: Annotated[list[str], about("Nodes that wait for people or signals: not counted.")]
+    unknown: Annotated[list[str], about("Nodes without a learnt time: not counted.")]
+
+
+class RunCost(TypedDict):
+    """GPU-seconds of the ended attempts of all rounds, without sub-runs."""
+
+    gpu_seconds: float
+    nodes: Annotated[dict[str, float], about("By node; a map's children are added up.")]
+    is_partial: Annotated[bool, about("The run has too many jobs, and only the first ones count.")]
+
+
+class RunExplanation(TypedDict):
+    """Why a run waits, when it will end, what it cost."""
+
+    run_id: str
+    status: Annotated[str, choices(RunState)]
+    reasons: Annotated[list[RunReason], Items(least=1)]
+    ends_in: EndsIn | None
+    cost: RunCost
 
 
 class Taken(TypedDict):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from .event_view import RunEvents
+from .explain_view import ExplainRun
 from .schedules import (
     Firings,
     PauseSchedule,
@@ -41,6 +42,7 @@ workflow_urls: list[URLPattern] = [
     path("runs/<str:run_id>/nodes", RunNodes.as_view()),
     path("runs/<str:run_id>/data", EraseRunData.as_view()),
     path("runs/<str:run_id>/events", RunEvents.as_view()),
+    path("runs/<str:run_id>/explain", ExplainRun.as_view()),
     path("runs/<str:run_id>/cancel", CancelRun.as_view()),
     path("runs/<str:run_id>/pause", PauseRun.as_view()),
     path("runs/<str:run_id>/resume", ResumeRun.as_view()),

@@ -258,7 +258,7 @@ class CancelRun(WorkflowView):
     )
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)
-        operations.cancel_run(run.id, ports=self.ports)
+        operations.cancel_run(run.id, ports=self.ports, by=_operator(request))
         return Response(run_json(visible_run(request, run_id), principal_of(request)), status=202)
 
 
@@ -273,7 +273,7 @@ class PauseRun(WorkflowView):
         description="Nodes under way go on to their end.",
     )
     def post(self, request: Request, run_id: str) -> Response:
-        operations.pause_run(visible_run(request, run_id).id, ports=self.ports)
+        operations.pause_run(visible_run(request, run_id).id, ports=self.ports, by=_operator(request))
         return Response(run_json(visible_run(request, run_id), principal_of(request)))
 
 
@@ -287,7 +287,7 @@ class ResumeRun(WorkflowView):
         tag="workflows",
     )
     def post(self, request: Request, run_id: str) -> Response:
-        operations.resume_run(visible_run(request, run_id).id, ports=self.ports)
+        operations.resume_run(visible_run(request, run_id).id, ports=self.ports, by=_operator(request))
         return Response(run_json(visible_run(request, run_id), principal_of(request)))
 
 
@@ -307,7 +307,7 @@ class RestartRun(WorkflowView):
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)
         body = read_optional_body(bodies.RestartRun, request.data or None)
-        run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports)
+        run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports, by=_operator(request))
         return Response(run_json(run, principal_of(request)), status=202)
 
 
@@ -397,6 +397,12 @@ def visible_run(request: Request, run_id: str) -> Run:
     return found
 
 
+def _operator(request: Request) -> str | None:
+    """Return the operator, for the audit; a tenant's own requests have no entry."""
+    principal = principal_of(request)
+    return principal.name if principal.is_operator else None
+
+
 def _version(tenant_id: int, name: str, number: int | None) -> Version:
     found = operations.find_version(tenant_id, name, number) if is_name(name) else None
     if found is None:
@@ -443,6 +449,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             "self": f"/api/v1/runs/{run.id}",
             "nodes": f"/api/v1/runs/{run.id}/nodes",
             "events": f"/api/v1/runs/{run.id}/events",
+            "explain": f"/api/v1/runs/{run.id}/explain",
             "cancel": f"/api/v1/runs/{run.id}/cancel",
         },
     }

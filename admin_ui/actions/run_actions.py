@@ -1,0 +1,116 @@
+"""Admin actions on workflow runs. Each calls an operation of `workflows.operations`, which writes the audit
+entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from admin_ui.actions.operations import actor, back_to, for_each
+from admin_ui.parts.typed_decorators import operation
+from jobs import ports
+from workflows import operations
+from workflows.domain.states import NodeState, RunState
+from workflows.models import Run
+
+_RUNS = "_runs_to_operate"
+"""Attribute of a request: the runs that `RunActions` has read for it."""
+_AGAIN = {NodeState.FAILED.value, NodeState.CANCELLED.value}
+
+
+class RunActions:
+    """Mixin of the runs' page: buttons with a dialog."""
+
+    @operation(
+        "Pause",
+        permissions=["pause"],
+        icon="pause",
+        confirm=("Pause this run?", "Nodes under way go on to their end; no further one starts.", "Pause it"),
+    )
+    def pause_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, operations.pause_run, "paused")
+
+    @operation(
+        "Resume",
+        permissions=["resume"],
+        icon="play_arrow",
+        confirm=("Resume this run?", "Its next nodes start.", "Resume it"),
+    )
+    def resume_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, operations.resume_run, "resumed")
+
+    @operation(
+        "Cancel run",
+        permissions=["cancel"],
+        icon="block",
+        confirm=(
+            "Cancel this run?",
+            "Its jobs are stopped on their GPUs, its sub-runs too.",
+            "Yes, cancel it",
+        ),
+    )
+    def cancel_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, operations.cancel_run, "being cancelled")
+
+    @operation(
+        "Restart from failed",
+        permissions=["restart"],
+        icon="replay",
+        confirm=(
+            "Restart this run from what failed?",
+            "Nodes that failed or were cancelled run again, with all nodes after them. The others keep their "
+            "outputs; a map runs only its failed items again.",
+            "Restart it",
+        ),
+    )
+    def restart_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, operations.restart_run, "restarted")
+
+    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return bool(request.user.has_perm("workflows.change_run"))
+
+    def has_pause_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        run = self._run_to_operate(request, object_id)
+        return run is not None and run.finished_at is None and run.paused_at is None
+
+    def has_resume_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        run = self._run_to_operate(request, object_id)
+        return run is not None and run.finished_at is None and run.paused_at is not None
+
+    def has_cancel_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        run = self._run_to_operate(request, object_id)
+        return run is not None and run.finished_at is None and run.cancel_requested_at is None
+
+    def has_restart_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        run = self._run_to_operate(request, object_id)
+        return (
+            run is not None
+            and run.state in (RunState.FAILED, RunState.CANCELLED)
+            and run.parent_node_id is None
+            and not _AGAIN.isdisjoint(run.node_states.values())
+        )
+
+    def _run_to_operate(self, request: HttpRequest, object_id: str | None) -> Run | None:
+        """The run, with the fields that buttons depend on; None without permission. Read once per request."""
+        if not self.has_operate_permission(request):
+            return None
+        known = request.__dict__.setdefault(_RUNS, {})
+        if object_id not in known:
+            rows = Run.objects.only(
+                "state", "finished_at", "paused_at", "cancel_requested_at", "parent_node_id", "node_states"
+            )
+            known[object_id] = rows.filter(id=object_id).first()
+        found: Run | None = known[object_id]
+        return found
+
+
+def _done(request: HttpRequest, run_id: str, act: Callable[..., Any], outcome: str) -> HttpResponse:
+    def one(run: str) -> str:
+        act(run, by=actor(request), ports=ports.production_ports())
+        return outcome
+
+    for_each(request, [run_id], one)
+    return back_to(request, reverse("admin:workflows_run_change", args=[run_id]))

@@ -1,0 +1,255 @@
+"""A run's own page: graph, nodes with their times, open waits as forms, why it waits, events and callbacks.
+
+The number of queries and the size of the page are bounded: a map is one node, and a table lists the first
+nodes only. The live part is read again every two seconds; without a change the answer is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Prefetch
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+
+from admin_ui.actions.operations import actor
+from admin_ui.pages.run_waits import AnswerUnreadable, questions_of, read_answer
+from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
+from admin_ui.parts.viewer import Shown, show_json
+from gpus.registry.audit import record
+from jobs import ports
+from jobs.domain.errors import Refused
+from jobs.models import Callback, CallbackTry
+from workflows import operations
+from workflows.domain.plan import NodeKind
+from workflows.domain.states import NodeState, RunState
+from workflows.event_stream import shown_run_event
+from workflows.execution.callbacks import callbacks_of
+from workflows.models import Node, Run, RunEvent, Wait
+from workflows.reports.cost import Cost, cost_of
+from workflows.reports.explain import RunReason, explain_run
+from workflows.reports.forecast import Forecast, forecast
+from workflows.reports.graph import Graph, GraphNode, graph_of, plan_of
+
+NODES_LISTED = 60
+"""Rows of the table; those under way and failed ones come first."""
+EVENTS_LISTED = 40
+CALLBACKS_LISTED = 5
+NEEDS_LISTED = 6
+_FIRST = {NodeState.FAILED: 0, NodeState.RUNNING: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node in the table. left, width: of its bar, in percent of the run's time; width 0: no bar. seconds:
+    it has taken so long. gpu_seconds: None: none known."""
+
+    node: GraphNode
+    left: float
+    width: float
+    seconds: float | None
+    gpu_seconds: float | None
+    needs: list[str]
+    more_needs: int
+    done: int = 0
+
+    @property
+    def state(self) -> str:
+        return self.node.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What the live part shows. left_out: nodes that the table does not list."""
+
+    run: Run
+    graph: Graph
+    rows: list[NodeRow]
+    left_out: int
+    reasons: list[RunReason]
+    ends: Forecast | None
+    cost: Cost
+    is_over: bool
+    seconds: float
+
+
+def view_of(run: Run, now: datetime) -> RunView:
+    """Read the live part of a run's page."""
+    real, plan = ports.production_ports(), plan_of(run)
+    graph, cost = graph_of(run, plan), cost_of(run)
+    over = run.state != RunState.RUNNING
+    rows = _rows(run, graph, cost, now)
+    reasons = [] if over else explain_run(run, plan, graph, real)
+    total = ((run.finished_at or now) - run.created_at).total_seconds()
+    ends = forecast(run, plan, graph, real)
+    return RunView(run, graph, rows, len(graph.nodes) - len(rows), reasons, ends, cost, over, total)
+
+
+def _rows(run: Run, graph: Graph, cost: Cost, now: datetime) -> list[NodeRow]:
+    """Return the rows of the table: of a large graph those that failed or run, then the first others."""
+    chosen: Sequence[GraphNode] = graph.nodes
+    if len(chosen) > NODES_LISTED:
+        places = {node.key: place for place, node in enumerate(graph.nodes)}
+        ranked = sorted(graph.nodes, key=lambda node: (_FIRST.get(node.state, 2), places[node.key]))
+        chosen = sorted(ranked[:NODES_LISTED], key=lambda node: places[node.key])
+    begin, end = run.created_at, run.finished_at or now
+    return [_row(node, cost, begin, end) for node in chosen]
+
+
+def _row(node: GraphNode, cost: Cost, begin: datetime, end: datetime) -> NodeRow:
+    total = max((end - begin).total_seconds(), 0.001)
+    needs = sorted(node.spec.needs)
+    left = width = 0.0
+    took = None
+    if node.began is not None:
+        started = max((node.began - begin).total_seconds(), 0.0)
+        took = max(((node.ended or end) - node.began).total_seconds(), 0.0)
+        left = min(100 * started / total, 99.0)
+        width = max(min(100 * took / total, 100 - left), 0.5)
+    done = 0
+    if node.counts is not None and node.counts.total:
+        done = round(100 * (node.counts.completed + node.counts.failed) / node.counts.total)
+    gpu = cost.by_node.get(node.key)
+    return NodeRow(
+        node, left, width, took, gpu, needs[:NEEDS_LISTED], max(len(needs) - NEEDS_LISTED, 0), done
+    )
+
+
+def events_of(run: Run, *, with_details: bool) -> list[tuple[RunEvent, Shown | None]]:
+    """Return the run's latest events, newest first, with their data."""
+    rows = RunEvent.objects.filter(run=run).order_by("-seq")[:EVENTS_LISTED]
+    return [
+        (row, show_json(data) if (data := shown_run_event(row.data, in_full=with_details)) else None)
+        for row in rows
+    ]
+
+
+def callbacks(run: Run) -> list[Callback]:
+    """Return the run's callbacks, latest round first, each with `tries_made`."""
+    log = Prefetch("log", queryset=CallbackTry.objects.order_by("-number"), to_attr="tries_made")
+    return list(callbacks_of(run).defer("body").order_by("-round").prefetch_related(log)[:CALLBACKS_LISTED])
+
+
+class RunDetail(HistoryAdmin):
+    """Mixin of the runs' admin: the run's page, in place of Django's change form."""
+
+    def get_urls(self) -> list[URLPattern]:
+        ours = (
+            ("<str:run_id>/live/", self.live, "workflows_run_live"),
+            ("<str:run_id>/answer/<str:node_id>/", self.answer, "workflows_run_answer"),
+        )
+        views = [path(route, self.admin_site.admin_view(view), name=name) for route, view, name in ours]
+        return [*views, *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        self._require_view(request)
+        if request.method not in ("GET", "HEAD"):
+            raise PermissionDenied  # only operations change a run
+        run = self._find(object_id)
+        if run is None:
+            gone: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return gone
+        context = {
+            **self.admin_site.each_context(request),
+            **self._page(request, run),
+            "title": f"Run {run.id}",
+            "opts": self.opts,
+            "original": run,
+        }
+        return TemplateResponse(request, "admin_ui/run/page.html", context)
+
+    def live(self, request: HttpRequest, run_id: str) -> HttpResponse:
+        """The live part as a fragment. 204 if there is nothing new since `?mark=`."""
+        self._require_view(request)
+        run = self._find(run_id)
+        if run is None:
+            raise Http404
+        if request.GET.get("mark") == mark_of(run, timezone.now()):
+            return HttpResponse(status=204)
+        context = {**self._page(request, run), "swapped": True}
+        # a form that a person fills in stays while its question does
+        context["swaps_waits"] = request.GET.get("waits") != context["waits_mark"]
+        return TemplateResponse(request, "admin_ui/run/live_and_detail.html", context)
+
+    def answer(self, request: HttpRequest, run_id: str, node_id: str) -> HttpResponse:
+        """POST: answer a human node. The choices may be payloads, so it takes the permission to see them."""
+        if request.method != "POST" or not (self.has_operate_permission(request) and sees_payloads(request)):
+            raise PermissionDenied
+        run = self._find(run_id)
+        wait = Wait.objects.select_related("node").filter(
+            node_id=node_id, node__run_id=run_id, kind=NodeKind.HUMAN.value
+        ).first()  # fmt: skip
+        if run is None or wait is None:
+            raise Http404
+        page = redirect(reverse("admin:workflows_run_change", args=[run_id]))
+        newest = Node.objects.filter(run=run, key=wait.node.key).order_by("-round").only("id").first()
+        if newest is None or newest.id != wait.node_id:
+            messages.warning(request, "The node was restarted meanwhile. Look at its new question.")
+            return page
+        try:
+            value = read_answer(wait, request.POST.dict())
+            by = actor(request)
+            operations.answer_wait(run, wait.node.key, value, by=by, ports=ports.production_ports())
+            record(by, "answer_wait", f"run:{run_id}", node=wait.node.key)  # the wait has `answered_by`, too
+        except AnswerUnreadable as error:
+            messages.error(request, str(error))
+        except Refused as refused:
+            place = f" ({refused.pointer})" if refused.pointer else ""
+            messages.error(request, f"{refused}{place}")
+        else:
+            messages.success(request, f"{wait.node.key} is answered.")
+        return page
+
+    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return bool(request.user.has_perm("workflows.change_run"))
+
+    def _page(self, request: HttpRequest, run: Run) -> dict[str, Any]:
+        allowed = self.get_actions_detail(request, run.id)
+        may_see = sees_payloads(request)
+        values = [("Output", show_json(run.output))] if run.output is not None else []
+        values += [("Inputs", show_json(run.inputs))]
+        parent = None
+        if run.parent_node_id is not None:
+            parent = Node.objects.only("run_id", "key").filter(id=run.parent_node_id).first()
+        open_waits = run.state == RunState.RUNNING and may_see
+        questions = questions_of(run, host=request.get_host()) if open_waits else []
+        now = timezone.now()
+        return {
+            "run": run,
+            "mark": mark_of(run, now),
+            "view": view_of(run, now),
+            "buttons": self._get_actions_navigation(self.actions_detail, allowed, run.id),
+            "questions": questions,
+            "waits_mark": ",".join(one.node_id[-8:] for one in questions),
+            "may_answer": self.has_operate_permission(request) and may_see,
+            "values": values if may_see else [],
+            "payloads_hidden": not may_see,
+            "events": events_of(run, with_details=True),
+            "callbacks": callbacks(run) if run.callback_url else [],
+            "parent": parent,
+        }
+
+    def _find(self, run_id: str) -> Run | None:
+        return Run.objects.select_related("tenant", "version__workflow").filter(id=run_id).first()
+
+    def _require_view(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
+
+def mark_of(run: Run, now: datetime) -> str:
+    """Return what changes when the page has news: the run's steps, events and flags; while it runs also every
+    ten seconds, for its times and reasons."""
+    tens = int(now.timestamp() // 10) if run.state == RunState.RUNNING else 0
+    flags = (run.paused_at is not None, run.cancel_requested_at is not None)
+    return f"{run.steps}-{run.event_seq}-{run.round}-{int(flags[0])}{int(flags[1])}-{tens}"

@@ -1,0 +1,247 @@
+"""A run's page: graph, forms of waits, actions with audit and permissions, bounded and harmless."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from foundation.ids import new_id
+from gpus.models import AuditEntry
+from jobs.models import Tenant
+from tests.support.factories import make_tenant
+from workflows.domain.states import NodeState, RunState
+from workflows.models import MapState, Node, Run, RunEvent, Version, Wait, Workflow
+from workflows.reports.graph import graph_of, plan_of
+
+pytestmark = pytest.mark.django_db
+HOSTILE = "<script>alert(1)</script>\u202eevil\u0000\ud800"
+FORM = {
+    "type": "object",
+    "required": ["name", "steps"],
+    "properties": {
+        "name": {"type": "string", "title": "Name <b>of it</b>"},
+        "steps": {"type": "integer", "minimum": 1},
+        "style": {"enum": ["oil", 3]},
+        "big": {"type": "boolean"},
+        "more": {"type": "object"},
+    },
+}
+
+
+def make_run(spec: dict[str, Any], tenant: Tenant | None = None, **states: str) -> Run:
+    tenant = tenant or make_tenant()
+    workflow = Workflow.objects.create(tenant=tenant, name=f"w{Workflow.objects.count()}", latest=1)
+    version = Version.objects.create(
+        workflow=workflow, number=1, spec=spec, sha256="0" * 64, created_at=timezone.now()
+    )
+    run = Run(
+        version=version, tenant=tenant, node_states=states, place_us=1, created_at=timezone.now(), event_seq=1
+    )
+    run.save()
+    RunEvent.objects.create(run=run, seq=1, type="started", at=run.created_at)
+    return run
+
+
+def ask(run: Run, key: str, **options: Any) -> Wait:
+    node = Node.objects.create(
+        run=run, key=key, base=key, kind="human", state="running", started_at=timezone.now()
+    )
+    return Wait.objects.create(node=node, kind="human", options=options)
+
+
+def human(**options: Any) -> dict[str, Any]:
+    return {"human": {"title": "Which?", **options}}
+
+
+def page_of(client: Client, run: Run) -> str:
+    answer = client.get(reverse("admin:workflows_run_change", args=[run.id]))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def send(client: Client, wait: Wait, **fields: str) -> Any:
+    page = reverse("admin:workflows_run_answer", args=[wait.node.run_id, wait.node_id])
+    return client.post(page, fields, follow=True)
+
+
+def test_a_choice_is_answered_by_its_place_and_audited(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1, True, "1"])}}, best="running")
+    wait = ask(run, "best", title="Which?", choose_from=[1, True, "1"])
+    assert "Which?" in page_of(boss, run)
+    assert b"Choose one" in send(boss, wait, choice="7").content
+    assert b"best is answered" in send(boss, wait, choice="1").content
+    wait.refresh_from_db()
+    assert (wait.answer, wait.answered_by) == (True, "user:boss")
+    assert AuditEntry.objects.get(action="answer_wait").target == f"run:{run.id}"
+    assert b"does not wait" in send(boss, wait, choice="0").content
+
+
+def test_a_form_is_made_from_its_schema(boss: Client) -> None:
+    run = make_run({"nodes": {"ask": human(form=FORM)}}, ask="running")
+    wait = ask(run, "ask", title="Say", form=FORM)
+    page = page_of(boss, run)
+    assert "Name &lt;b&gt;of it&lt;/b&gt;" in page
+    sent = {"field-0": "fox", "field-1": "x", "field-2": "3", "field-3": "on", "field-4": '{"a": [1]}'}
+    assert b"not a whole number" in send(boss, wait, **sent).content
+    refused = send(boss, wait, **{**sent, "field-1": "0"}).content.decode()
+    assert "/answer/steps" in refused, "the schema's other rules are checked, too"
+    assert b"is answered" in send(boss, wait, **{**sent, "field-1": "4"}).content
+    wait.refresh_from_db()
+    assert wait.answer == {"name": "fox", "steps": 4, "style": 3, "big": True, "more": {"a": [1]}}
+
+
+def test_a_question_of_an_earlier_round_is_not_answered(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1, 2])}}, best="running")
+    wait = ask(run, "best", choose_from=[1, 2])
+    Node.objects.create(
+        run=run, key="best", base="best", round=2, kind="human", state="running", started_at=timezone.now()
+    )
+    assert b"restarted meanwhile" in send(boss, wait, choice="0").content
+    wait.refresh_from_db()
+    assert wait.answered_at is None
+
+
+def test_who_may_not_see_payloads_sees_no_question_and_answers_none(viewer: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=["a secret"])}}, best="running")
+    wait = ask(run, "best", title="Which?", choose_from=["a secret"])
+    run.inputs = {"x": "a secret"}
+    run.save()
+    assert "a secret" not in page_of(viewer, run)
+    assert send(viewer, wait, choice="0").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "changed"),
+    [("pause_one", "pause_run", "paused_at"), ("cancel_one", "cancel_run", "cancel_requested_at")],
+)
+def test_actions_are_audited_and_need_a_permission(
+    boss: Client, viewer: Client, action: str, name: str, changed: str
+) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1])}}, best="running")
+    page = reverse(f"admin:workflows_run_{action}", args=[run.id])
+    assert viewer.post(page).status_code in (302, 403)
+    run.refresh_from_db()
+    assert getattr(run, changed) is None
+    boss.post(page, {"_form_submitted": "on"})
+    run.refresh_from_db()
+    assert getattr(run, changed) is not None
+    entry = AuditEntry.objects.get(action=name)
+    assert (entry.actor, entry.target) == ("user:boss", f"run:{run.id}")
+
+
+def test_hostile_names_and_values_are_shown_as_text(boss: Client) -> None:
+    text = HOSTILE.replace("\0", "").encode("utf-8", "replace").decode()
+    run = make_run(
+        {"nodes": {"best": human(choose_from=[text]), "sig": {"signal": {"name": "s"}}}},
+        best="running",
+        sig="pending",
+    )
+    ask(run, "best", title=text, choose_from=[text, {text: text}, "https://elsewhere.example/<x>.png"])
+    Run.objects.filter(id=run.id).update(
+        inputs={text: [text]}, error_code="x", error_message=text, tags=[text], error_node="best"
+    )
+    page = page_of(boss, run)
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert 'src="https://elsewhere' not in page, "looking sends no request to another host"
+
+
+def test_a_run_of_1000_nodes_and_a_map_of_100000_is_a_small_page(boss: Client) -> None:
+    nodes = {
+        f"n{number}": {"timer": {"seconds": 1}, "needs": [f"n{number - 1}"] if number else []}
+        for number in range(998)
+    }
+    nodes["all"] = {"map": {"count": 100_000}, "timer": {"seconds": 1}}
+    nodes["last"] = {"timer": {"seconds": 1}, "needs": [f"n{number}" for number in range(0, 998, 2)]}
+    run = make_run({"nodes": nodes}, **dict.fromkeys(nodes, "pending"))
+    row = Node.objects.create(
+        run=run, key="all", base="all", kind="timer", state="running", started_at=timezone.now()
+    )
+    MapState.objects.create(
+        node=row, total=100_000, next_index=4_000, running=1_000, completed=2_990, failed=10
+    )
+    Node.objects.bulk_create(
+        Node(
+            run=run, key=f"all[{index}]", base="all", index=index, kind="timer", state="running", id=new_id()
+        )
+        for index in range(4_000)
+    )
+    with CaptureQueriesContext(connection) as asked:
+        page = page_of(boss, run)
+    assert len(page) <= 200_000
+    assert len(asked) <= 30
+    assert "2990 done" in page
+    with CaptureQueriesContext(connection) as asked:
+        live = boss.get(reverse("admin:workflows_run_live", args=[run.id]))
+    assert len(live.content) <= 120_000
+    assert len(asked) <= 30
+
+
+def test_a_live_update_without_news_is_empty(boss: Client) -> None:
+    run = make_run({"nodes": {"a": {"timer": {"seconds": 1}}}}, a="completed")
+    Run.objects.filter(id=run.id).update(state=RunState.COMPLETED, finished_at=timezone.now())
+    page = reverse("admin:workflows_run_live", args=[run.id])
+    first = boss.get(page)
+    assert first.status_code == 200
+    mark = first.context["mark"]
+    assert boss.get(page, {"mark": mark}).status_code == 204
+    Run.objects.filter(id=run.id).update(event_seq=2)
+    assert boss.get(page, {"mark": mark}).status_code == 200
+
+
+def test_a_form_stays_while_its_question_does(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1])}}, best="running")
+    ask(run, "best", choose_from=[1])
+    page = reverse("admin:workflows_run_live", args=[run.id])
+    first = boss.get(page)
+    assert b'id="run-waits"' in first.content
+    again = boss.get(page, {"waits": first.context["waits_mark"]})
+    assert b'id="run-waits"' not in again.content
+
+
+def test_the_inbox_lists_open_questions_with_their_run(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1])}}, best="running")
+    ask(run, "best", title="Which fox?", choose_from=[1])
+    done = ask(run, "old", title="An old one", choose_from=[1])
+    Wait.objects.filter(node=done.node).update(answered_at=timezone.now())
+    page = boss.get(reverse("admin:workflows_wait_changelist")).content.decode()
+    assert "Which fox?" in page
+    assert "An old one" not in page
+    assert f"{run.id}/change/#wait-" in page
+
+
+def test_a_version_shows_what_it_changed(boss: Client) -> None:
+    run = make_run({"nodes": {"a": {"timer": {"seconds": 1}}}}, a="pending")
+    second = Version.objects.create(
+        workflow=run.version.workflow,
+        number=2,
+        spec={"nodes": {"a": {"timer": {"seconds": 2}}}},
+        sha256="1" * 64,
+        created_at=timezone.now(),
+    )
+    page = boss.get(reverse("admin:workflows_version_change", args=[second.pk])).content.decode()
+    assert "<ins>+" in page
+    assert "<del>-" in page
+    page = boss.get(reverse("admin:workflows_workflow_change", args=[second.workflow_id])).content.decode()
+    assert "version 2" in page
+
+
+def test_the_graph_has_each_node_of_the_definition_once() -> None:
+    spec = {
+        "nodes": {"b": {"timer": {"seconds": 1}, "needs": ["a"]}, "a": {"timer": {"seconds": 1}}},
+        "on_failure": {"node": "told", "running": "finish"},
+    }
+    spec["nodes"]["told"] = {"timer": {"seconds": 1}}
+    run = make_run(spec, a="completed", b="running", told="pending")
+    graph = graph_of(run, plan_of(run))
+    assert [node.key for node in graph.nodes] == ["a", "b", "told"]
+    assert graph.edges == [(0, 1)]
+    assert [node.state for node in graph.nodes] == [NodeState.COMPLETED, NodeState.RUNNING, NodeState.PENDING]
+    assert json.dumps(graph.shape())

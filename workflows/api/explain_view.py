@@ -1,0 +1,56 @@
+"""View of why a run waits, when it will probably end, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from foundation.http_api.openapi import described
+from foundation.http_api.parameters import allow_only
+from workflows.api import answers
+from workflows.api.views import RUN_ID, WorkflowView, visible_run
+from workflows.reports.cost import cost_of
+from workflows.reports.explain import explain_run
+from workflows.reports.forecast import forecast
+from workflows.reports.graph import graph_of, plan_of
+
+
+class ExplainRun(WorkflowView):
+    @described(
+        "explain_run",
+        "Why a run waits, when it will probably end, and what it cost",
+        answers={200: answers.RunExplanation},
+        refusals=(404,),
+        parameters=(RUN_ID,),
+        tag="workflows",
+        description="Up to 20 nodes under way, and up to five of their waiting jobs with reasons.",
+    )
+    def get(self, request: Request, run_id: str) -> Response:
+        allow_only(request, ())
+        run = visible_run(request, run_id)
+        plan = plan_of(run)
+        graph = graph_of(run, plan)
+        ends, cost = forecast(run, plan, graph, self.ports), cost_of(run)
+        reasons = [
+            {
+                **asdict(reason),
+                "node": reason.node or None,
+                "reasons": [asdict(one) for one in reason.reasons],
+            }
+            for reason in explain_run(run, plan, graph, self.ports)
+        ]
+        return Response(
+            {
+                "run_id": run.id,
+                "status": run.state,
+                "reasons": reasons,
+                "ends_in": None if ends is None else asdict(ends),
+                "cost": {
+                    "gpu_seconds": cost.total,
+                    "nodes": dict(cost.by_node),
+                    "is_partial": cost.is_partial,
+                },
+            }
+        )
