@@ -64,7 +64,9 @@ class Calls:
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self._files = Files(transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
-        self.workflows = WorkflowCalls(transport, self, timeout_seconds=timeout_seconds)
+        self.workflows = WorkflowCalls(
+            transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds
+        )
 
     # -- submit --------------------------------------------------------------------------------------------
 

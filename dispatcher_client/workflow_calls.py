@@ -4,13 +4,16 @@ end."""
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from .answers import cursor_of
 from .errors import NoAnswer, NotFound, Unavailable
 from .reading import read_answer
+from .stream import Event, EventParser, follow
 from .transport import Request, Transport, key_of_request, pause_after, pause_seconds
 from .workflow import Workflow
 from .workflow_answers import (
@@ -27,6 +30,9 @@ T = TypeVar("T")
 
 _MAX_PAUSE_SECONDS = 2.0
 _PAGE_ROWS = 200
+_REPEATED_EVENTS = 10_000
+"""Events of jobs that are remembered: a stream sends those of the last ten seconds again, at most 1,000 per
+second."""
 
 
 class Sending(Protocol):
@@ -43,9 +49,11 @@ class WorkflowCalls:
     Each call raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
     """
 
-    def __init__(self, transport: Transport, api: Sending, *, timeout_seconds: float) -> None:
+    def __init__(
+        self, transport: Transport, api: Sending, *, timeout_seconds: float, retry_seconds: float
+    ) -> None:
         self._transport, self._api = transport, api
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._retry_seconds = timeout_seconds, retry_seconds
 
     # -- definitions ---------------------------------------------------------------------------------------
 
@@ -84,19 +92,21 @@ class WorkflowCalls:
         priority: int | bool | None = None,
         deadline_seconds: float | None = None,
         tags: Sequence[str] | None = None,
+        callback_url: str | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Start a run; return it once it is durable. All tries carry one idempotency key (a new one by
         default), so one run is started.
 
         version: default: the newest. priority, tags: of all its jobs. deadline_seconds: the run fails if it
-        has not ended by then."""
+        has not ended by then. callback_url: is sent a signed POST when the run is over."""
         given = {
             "inputs": inputs,
             "version": version,
             "priority": priority,
             "deadline_seconds": deadline_seconds,
             "tags": None if tags is None else list(tags),
+            "callback_url": callback_url,
         }
         body = {name: value for name, value in given.items() if value is not None}
         headers = {"Idempotency-Key": key_of_request(idempotency_key)}
@@ -172,6 +182,20 @@ class WorkflowCalls:
                 404, "unknown_node", f"The run has no node {wanted} that has started.", retryable=False
             )
         return found
+
+    async def events(self, run_id: str, *, after: str = "") -> AsyncGenerator[Event, None]:
+        """Yield the events of a run and of all its jobs as they happen, each once, across reconnects; the
+        last is ``done``. Types of jobs' events begin with ``job_``. after: id of the last known event."""
+        parser = EventParser(after, self._transport.max_answer_bytes, _run_path(run_id))
+        seen: deque[tuple[str, Any]] = deque(maxlen=_REPEATED_EVENTS)
+        async with aclosing(follow(self._transport, parser, retry_seconds=self._retry_seconds)) as events:
+            async for event in events:
+                data = event.data if isinstance(event.data, dict) else {}
+                mark = (str(data.get("job_id")), data.get("seq"))
+                if event.type.startswith("job_") and mark in seen:  # sent again after a reconnect
+                    continue
+                seen.append(mark)
+                yield event
 
     # -- what one does with a run --------------------------------------------------------------------------
 

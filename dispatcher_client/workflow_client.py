@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .stream import Event
 from .urllib_transport import iterate_blocking, run_blocking
 from .workflow import Workflow
 from .workflow_answers import Run, RunNode, WorkflowSummary, WorkflowVersion
@@ -43,6 +44,7 @@ class Workflows:
         priority: int | bool | None = None,
         deadline_seconds: float | None = None,
         tags: Sequence[str] | None = None,
+        callback_url: str | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Start a run, exactly once; return it once it is durable."""
@@ -54,6 +56,7 @@ class Workflows:
                 priority=priority,
                 deadline_seconds=deadline_seconds,
                 tags=tags,
+                callback_url=callback_url,
                 idempotency_key=idempotency_key,
             )
         )
@@ -83,6 +86,10 @@ class Workflows:
     def node(self, run_id: str, key: str, index: int | None = None) -> RunNode:
         """Return a node of a run. index: of a map's child. Raises `NotFound` if it has not started."""
         return run_blocking(self._calls.node(run_id, key, index))
+
+    def events(self, run_id: str, *, after: str = "") -> Iterator[Event]:
+        """Yield the events of a run and of all its jobs, each once; the last is ``done``."""
+        return iterate_blocking(self._calls.events(run_id, after=after))
 
     def cancel(self, run_id: str) -> Run:
         """Ask for the cancel of a run. Raises `Conflict` if it has ended."""

@@ -15,6 +15,7 @@ from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
 
 from .conftest import NewClient
+from .scripted import Scripted, drop, says, streams
 
 __all__ = ["redis_url", "tenant", "web", "world"]
 
@@ -81,6 +82,10 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     advance_now(Advancer(world.ports), run.run_id)
     ended = client.workflows.wait(run.run_id, 30)
     assert (ended.is_over, ended.output) == (True, {"best": ["none", "y"], "paid": {"euro": 3}})
+    types = [event.type for event in client.workflows.events(run.run_id)]
+    assert types[0] == "started"
+    assert types.count("node_ended") == 2
+    assert types[-2:] == ["completed", "done"]
     assert {(node.key, node.state) for node in client.workflows.nodes(run.run_id, state="completed")} == {
         ("best", "completed"),
         ("best[0]", "completed"),
@@ -125,3 +130,29 @@ def test_run_raises_the_failure_of_its_run(
         client.workflows.run("failing", "text", idempotency_key="k", timeout_seconds=30)
     assert (failed.value.node, failed.value.code) == ("ask", "node_failed")
     assert failed.value.run.run_id == run.run_id
+
+
+def test_events_that_come_again_after_a_reconnect_are_yielded_once(
+    server: Scripted, new_client: NewClient
+) -> None:
+    def job_event(seq: int) -> bytes:
+        return b'id: 1.%d\nevent: job_started\ndata: {"job_id": "J", "seq": %d}\n\n' % (seq, seq)
+
+    done = b'event: done\ndata: {"status": "completed"}\n\n'
+    server.will(streams(b"retry: 1\n\n", job_event(1), job_event(2)))
+    server.will(streams(job_event(2), job_event(3), done))
+    found = [
+        event.data.get("seq")
+        for event in new_client(server.url, "the-key", retry_seconds=20).workflows.events("R")
+    ]
+    assert found == [1, 2, 3, None]
+    assert server.asked[1].headers["last-event-id"] == "1.2"
+    assert server.asked[1].path == "/runs/R/events"
+
+
+def test_all_tries_of_a_start_carry_one_key(server: Scripted, new_client: NewClient) -> None:
+    server.will(drop, drop, says(404, {"code": "unknown_workflow"}))
+    with pytest.raises(NotFound):
+        new_client(server.url, "the-key", retry_seconds=20).workflows.start("film")
+    assert len(server.asked) == 3
+    assert len(set(server.keys)) == 1
