@@ -109,3 +109,26 @@ class ArtifactUse(models.Model):
 
     def __str__(self) -> str:
         return f"{self.artifact_id} {self.job or self.run}"
+
+
+class RunUpload(models.Model):
+    """An output that a GPU server has promised to upload during an attempt. It becomes an artifact under this
+    id if the attempt completes with a result that names it. artifact: the id."""
+
+    id = models.BigAutoField(primary_key=True)
+    attempt = models.CharField(max_length=26)
+    artifact = models.CharField(max_length=26)
+    sha256 = models.CharField(max_length=64)
+    bytes = models.BigIntegerField()
+    content_type = models.CharField(max_length=127, blank=True, default="")
+    name = models.CharField(max_length=255, blank=True, default="")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "sha256"], name="one_upload_per_run_and_content")
+        ]
+        indexes = [models.Index(fields=["created_at"], name="run_upload_age_idx")]
+
+    def __str__(self) -> str:
+        return f"{self.attempt} {self.artifact}"

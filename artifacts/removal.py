@@ -18,7 +18,7 @@ from django.db.models import Exists, OuterRef
 
 from artifacts.errors import InUse
 from artifacts.keys import ObjectKey
-from artifacts.models import Artifact, ArtifactUse
+from artifacts.models import Artifact, ArtifactUse, RunUpload
 from artifacts.store.contract import Store, StoredObject
 from foundation.ids import new_id
 
@@ -97,6 +97,14 @@ def forget_gone(now: datetime, most: int) -> int:
     ids = list(Artifact.objects.filter(removed_at__lt=kept).values_list("pk", flat=True)[:most])
     for some in _pages(ids):
         Artifact.objects.filter(pk__in=some).delete()
+    return len(ids)
+
+
+def forget_uploads(now: datetime, most: int) -> int:
+    """Delete promises of runs that were made longer ago than an unused artifact is kept."""
+    made = now - timedelta(days=settings.DISPATCHER.artifact_days)
+    ids = list(RunUpload.objects.filter(created_at__lt=made).values_list("pk", flat=True)[:most])
+    RunUpload.objects.filter(pk__in=ids).delete()
     return len(ids)
 
 

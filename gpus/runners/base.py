@@ -38,12 +38,13 @@ class RunRequest:
     """One run of a job on a slot.
 
     payload: any JSON value. fence: of the slot's lease; rejects late requests. push_url, push_token: where
-    the server may push its result. limit_seconds: the job's own time limit, if lower than its model's.
-    report: called with ("progress", 0..1 or ``{"value": 0..1, "text": …}``), ("partial", any JSON value) or
-    ("log", `LogPart`) during the run; never blocks or raises. on_sent: called once, during or right after
-    sending, to do work while the server works; never raises. Only runners with `Runner.calls_on_sent` call
-    it. logs_seen: position in the server's log up to which lines are stored. save: stores an output of the
-    run as an artifact, and returns the reference to it for the result; may wait for the store.
+    the server may push its result. artifact_url: where it promises outputs, under the same token.
+    limit_seconds: the job's own time limit, if lower than its model's. report: called with ("progress", 0..1
+    or ``{"value": 0..1, "text": …}``), ("partial", any JSON value) or ("log", `LogPart`) during the run;
+    never blocks or raises. on_sent: called once, during or right after sending, to do work while the server
+    works; never raises. Only runners with `Runner.calls_on_sent` call it. logs_seen: position in the server's
+    log up to which lines are stored. save: stores an output of the run as an artifact, and returns the
+    reference to it for the result; may wait for the store.
     """
 
     job_id: str
@@ -55,6 +56,7 @@ class RunRequest:
     fence: int
     push_url: str = ""
     push_token: str = ""
+    artifact_url: str = ""
     limit_seconds: float = math.inf
     report: Callable[[str, Any], None] = lambda kind, value: None
     on_sent: Callable[[], None] = lambda: None

@@ -310,6 +310,8 @@ def _run_headers(run: RunRequest, *, polled: bool) -> dict[str, str]:
         headers["Prefer"] = "respond-async"
     if run.push_url:
         headers["X-Callback-Url"] = run.push_url
+    if run.artifact_url:
+        headers["X-Artifact-Url"] = run.artifact_url
     if run.push_token:
         headers["X-Callback-Token"] = run.push_token
     return headers

@@ -4,7 +4,6 @@ between client and store (`artifacts.store`)."""
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -28,6 +27,7 @@ from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.parameters import JobPages
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope
+from jobs.ports import Ports
 from jobs.reports.fleet import web_hosts
 
 ARTIFACT_ID = OpenApiParameter("artifact_id", str, OpenApiParameter.PATH, description="Id of the artifact.")
@@ -52,8 +52,7 @@ class Artifacts(JobView):
         tenant_id = tenant_of(request)
         body = read_body(bodies.NewArtifact, request.data)
         store, now = self.ports.artifact_store, self.ports.clock.now()
-        if not store.is_shared:
-            _require_one_host(now)
+        require_shared_store(self.ports)
         made = promise(
             Wanted(
                 tenant_id,
@@ -77,7 +76,7 @@ class Artifacts(JobView):
                         "number": number,
                         "first": (number - 1) * size,
                         "bytes": int(signed.headers["Content-Length"]),
-                        **_signed_json(signed),
+                        **signed_json(signed),
                     }
                     for number, signed in parts.missing.items()
                 ],
@@ -242,12 +241,13 @@ def _promise_json(made: Promise, parts: Any) -> dict[str, Any]:
     return {
         "id": made.artifact.pk,
         "exists": made.upload is None,
-        "upload": _signed_json(made.upload) if made.upload else None,
+        "upload": signed_json(made.upload) if made.upload else None,
         "parts": parts,
     }
 
 
-def _signed_json(signed: SignedRequest) -> dict[str, Any]:
+def signed_json(signed: SignedRequest) -> Any:
+    """Return the body of a signed request."""
     return {
         "method": signed.method,
         "url": signed.url,
@@ -256,9 +256,9 @@ def _signed_json(signed: SignedRequest) -> dict[str, Any]:
     }
 
 
-def _require_one_host(now: datetime) -> None:
+def require_shared_store(ports: Ports) -> None:
     """Raise Problem 503 if web processes of several hosts serve a folder that only one of them has."""
-    hosts = web_hosts(now)
+    hosts = () if ports.artifact_store.is_shared else web_hosts(ports.clock.now())
     if len(hosts) > 1:
         raise Problem(
             503,

@@ -23,6 +23,30 @@ from jobs.execution.pushed_results import PUSH_TOKEN, Admitted, accept_push, adm
 TOKEN_HEADER = "X-Callback-Token"
 
 
+TOKEN_PARAMETERS = (
+    OpenApiParameter(
+        TOKEN_HEADER,
+        {"type": "string", "pattern": "^[ -~]*$", "maxLength": 200},
+        OpenApiParameter.HEADER,
+        description="The token that the run's request to the server contained.",
+    ),
+    OpenApiParameter(
+        "token",
+        {"type": "string", "maxLength": 200},
+        description="The same as the header, for servers that can't set headers (Cog's webhooks).",
+    ),
+)
+
+
+def attempt_of_token(request: Request) -> str:
+    """Return the id of the attempt whose token the request carries. Raises Problem 401."""
+    token = request.headers.get(TOKEN_HEADER) or _bearer(request) or request.GET.get("token", "")
+    attempt_id = verified(token, purpose=PUSH_TOKEN) if token.isascii() and len(token) <= 200 else None
+    if attempt_id is None:
+        raise _unauthorized()
+    return attempt_id
+
+
 class PushResult(JobView):
     """Push of a result, authenticated by the attempt's token instead of an API key."""
 
@@ -39,28 +63,12 @@ class PushResult(JobView):
         answers={200: answers.Accepted},
         refusals=(401, 404, 409, 429, 503),
         body=bodies.Pushed,
-        parameters=(
-            JOB_ID,
-            OpenApiParameter(
-                TOKEN_HEADER,
-                {"type": "string", "pattern": "^[ -~]*$", "maxLength": 200},
-                OpenApiParameter.HEADER,
-                description="The token that the run's request to the server contained.",
-            ),
-            OpenApiParameter(
-                "token",
-                {"type": "string", "maxLength": 200},
-                description="The same as the header, for servers that can't set headers (Cog's webhooks).",
-            ),
-        ),
+        parameters=(JOB_ID, *TOKEN_PARAMETERS),
         tag="gpu servers",
         public=True,
     )
     def post(self, request: Request, job_id: str) -> Response:
-        token = request.headers.get(TOKEN_HEADER) or _bearer(request) or request.GET.get("token", "")
-        attempt_id = verified(token, purpose=PUSH_TOKEN) if token.isascii() and len(token) <= 200 else None
-        if attempt_id is None:
-            raise _unauthorized()
+        attempt_id = attempt_of_token(request)
         job_id = job_id_of(job_id)
         admitted = self._admit(job_id, attempt_id)
         if admitted.is_repeated:  # stored before; its sender may not have received the response

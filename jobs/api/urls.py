@@ -21,6 +21,7 @@ from .jobs import CancelJob, EstimateJob, ExplainJob, JobDetail, JobEvents, Jobs
 from .logs import JobLogs
 from .metrics import metrics
 from .push import PushResult
+from .run_artifacts import RunArtifacts
 from .stats import Stats, Workers
 from .submit import Rerun, Submit, SubmitBatch
 from .tenants import (
@@ -58,6 +59,7 @@ queue_urls: list[URLPattern] = [
     path("me", Me.as_view()),
     path("usage", Usage.as_view()),
     path("tasks/callback/<str:job_id>", PushResult.as_view()),
+    path("tasks/artifacts/<str:job_id>", RunArtifacts.as_view()),
 ]
 
 dead_letter_urls: list[URLPattern] = [

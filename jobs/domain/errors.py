@@ -90,6 +90,13 @@ class ArtifactStoreUnavailable(Refused):
     status = 503
 
 
+class TooManyRunArtifacts(Refused):
+    """The run has saved as many artifacts, or bytes, as it may."""
+
+    code = "too_many_run_artifacts"
+    status = 429
+
+
 class PayloadCheckTooLong(Refused):
     """The check of the payload against the model's schema took too long. Send a simpler payload."""
 

@@ -315,6 +315,7 @@ def make_run(
     )
     inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"))
     outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes)
+    tasks_url = f"{knobs.public_url.rstrip('/')}/api/v1/tasks"
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,
@@ -323,7 +324,8 @@ def make_run(
         payload=claimed.job["payload"],
         slot=lease.slot,
         fence=lease.fence,
-        push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
+        push_url=f"{tasks_url}/callback/{lease.job_id}",
+        artifact_url=f"{tasks_url}/artifacts/{lease.job_id}",
         push_token=signed(lease.attempt_id, purpose=PUSH_TOKEN),
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
         report=progress_events.add,

@@ -64,19 +64,37 @@ class Admitted:
     is_over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class KnownAttempt:
+    """An attempt that a GPU server names by its token. is_over: it has ended, or is older than its longest
+    run."""
+
+    spec: ModelSpec
+    is_over: bool
+
+
+def read_attempt(job_id: str, attempt_id: str, ports: Ports) -> KnownAttempt | None:
+    """Return the attempt, whose row may not be committed yet; None if the job does not exist or the attempt
+    belongs to another job."""
+    job, attempt = _job.first(id=job_id), _attempt.first(id=attempt_id)
+    if job is None or (attempt is not None and attempt["job_id"] != job_id):
+        return None
+    spec = ports.registry.spec_or_defaults(job["model"], job["pool"])
+    return KnownAttempt(spec, _is_over(job, attempt, attempt_id, spec, ports.clock.now()))
+
+
 def admit_push(job_id: str, attempt_id: str, ports: Ports) -> Admitted | None:
     """Decide whether a push is read, before its body is.
 
     Returns None if the job does not exist or the attempt belongs to another job.
     Raises AttemptOver, TooManyPushes.
     """
-    job, attempt = _job.first(id=job_id), _attempt.first(id=attempt_id)
-    if job is None or (attempt is not None and attempt["job_id"] != job_id):
+    known = read_attempt(job_id, attempt_id, ports)
+    if known is None:
         return None
-    spec = ports.registry.spec_or_defaults(job["model"], job["pool"])
-    max_bytes = min(spec.max_response_bytes, settings.DISPATCHER.max_push_bytes)
+    is_over = known.is_over
+    max_bytes = min(known.spec.max_response_bytes, settings.DISPATCHER.max_push_bytes)
     pushed = _pushed.first(attempt_id=attempt_id)
-    is_over = _is_over(job, attempt, attempt_id, spec, ports.clock.now())
     if pushed is not None and is_final(pushed["status"]):
         return Admitted(max_bytes, is_repeated=True, is_over=is_over)
     if is_over:

@@ -26,6 +26,7 @@ from gpus.errors import OutputNotStored, OutputRefused
 from gpus.protocol import Lease, ModelSpec
 from gpus.runners.base import SaveOutput
 from jobs.execution.group_commit import estimate_bytes
+from jobs.execution.run_uploads import may_name_uploads, with_uploads
 from jobs.ports import Ports
 
 log = structlog.get_logger()
@@ -156,6 +157,8 @@ class RunOutputs:
         """
         if finish is not None:
             result = finish(self.save)
+        elif may_name_uploads(result):
+            result = self._with_uploads(result)
         saved = self.saved
         secured = self._secured(saved)
         if secured is not None:
@@ -172,6 +175,18 @@ class RunOutputs:
                 raise
             log.warning("long_result_kept_inline", job_id=self._lease.job_id, error=error.message)
             return KeptResult(result, secured)
+
+    def _with_uploads(self, result: Any) -> Any:
+        """Add the uploads of the run's server that the result names, and return it with references to them.
+        Raises OutputRefused, OutputsUnavailable."""
+        try:
+            result, outputs = with_uploads(unwrap(result), self._lease.attempt_id)
+            connection.close()
+        except DatabaseError as error:
+            raise _unavailable(error) from None
+        for output in outputs:
+            self.add(output)
+        return result
 
     def _kept_as_artifact(self, text: str, others: Secured | None) -> KeptResult:
         """Store the text of a result. others: the outputs that it may refer to."""

@@ -12,7 +12,7 @@ from itertools import islice
 from django.conf import settings
 
 from artifacts.keys import ObjectKey
-from artifacts.models import Artifact
+from artifacts.models import Artifact, RunUpload
 from artifacts.removal import UNKNOWN_TIME, remove_unknown
 from artifacts.store.contract import StoreError
 from jobs.ports import Ports
@@ -31,7 +31,7 @@ class UnknownObjectsSweep:
         self._after: ObjectKey | None = None
 
     def is_needed(self, ports: Ports) -> bool:
-        return Artifact.objects.exists()
+        return Artifact.objects.exists() or RunUpload.objects.exists()
 
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: objects. repaired: removed objects and dropped uploads."""

@@ -7,8 +7,8 @@ Paused while clocks disagree, and without the store.
 
 from __future__ import annotations
 
-from artifacts.models import Artifact
-from artifacts.removal import announce_unused, forget_gone, remove_announced
+from artifacts.models import Artifact, RunUpload
+from artifacts.removal import announce_unused, forget_gone, forget_uploads, remove_announced
 from artifacts.store.contract import StoreError
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree
@@ -19,7 +19,7 @@ MOST = 2000
 
 
 def is_needed(ports: Ports) -> bool:
-    return Artifact.objects.exists()
+    return Artifact.objects.exists() or RunUpload.objects.exists()
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -27,7 +27,7 @@ def sweep(ports: Ports) -> SweepCount:
     if why := clocks_disagree(ports):
         return why
     now = ports.clock.now()
-    marked = announce_unused(now, MOST) + forget_gone(now, MOST)
+    marked = announce_unused(now, MOST) + forget_gone(now, MOST) + forget_uploads(now, MOST)
     try:
         removed = remove_announced(ports.artifact_store, now, MOST)
     except StoreError as error:

@@ -24,7 +24,7 @@ from .test_jobs import make_job
 
 pytestmark = pytest.mark.sqlite_only
 
-PUBLIC = {"schema", "docs", "tasks/callback/<str:job_id>"}
+PUBLIC = {"schema", "docs", "tasks/callback/<str:job_id>", "tasks/artifacts/<str:job_id>"}
 METHODS = ("get", "post", "put", "patch", "delete")
 
 

@@ -44,7 +44,8 @@ def test_the_document_is_openapi_3_1_and_lists_every_route(anonymous: APIClient)
     assert found["openapi"].startswith("3.1")
     listed = {(method, path) for path, methods in found["paths"].items() for method in methods}
     expected = {(m, p.replace("<str:", "{").replace(">", "}")) for m, p in ROUTES}
-    assert expected | {("post", "/api/v1/tasks/callback/{job_id}")} == listed
+    of_servers = {("post", f"/api/v1/tasks/{kind}/{{job_id}}") for kind in ("callback", "artifacts")}
+    assert expected | of_servers == listed
 
 
 def test_the_submit_comes_first_with_the_readmes_example(anonymous: APIClient) -> None:
@@ -104,7 +105,7 @@ def test_the_running_app_keeps_the_contract(web: Web) -> None:
     make_model("zimg")
     schema = schemathesis.openapi.from_url(f"{web.url}/api/v1/schema")
     operations = [found.ok() for found in schema.get_all_operations()]
-    assert len(operations) == len(ROUTES) + 1
+    assert len(operations) == len(ROUTES) + 2
     for operation in operations:
         _try_out(operation, headers={"Authorization": f"Bearer {ops.key}"})
 

@@ -1,0 +1,172 @@
+"""Outputs that an HTTP GPU server uploads during a run: promised here, under the attempt's push token, and
+put straight into the store. The worker makes those that the result names part of the run's end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import Count, Sum
+
+from artifacts.errors import ArtifactTooLarge
+from artifacts.keys import SHA256
+from artifacts.models import Artifact, RunUpload
+from artifacts.outputs import SavedOutput, new_output
+from artifacts.refs import MARK, only_ref, ref
+from artifacts.store.contract import SignedRequest
+from artifacts.uploads import check_quota
+from foundation.json_text import JsonText
+from jobs.domain.errors import AttemptOver, TooManyRunArtifacts
+from jobs.execution.pushed_results import read_attempt
+from jobs.models import Job
+from jobs.ports import Ports
+
+_OBJECT_IN_TEXT = re.compile(rf"/a/[1-9][0-9]{{0,18}}/{SHA256}")
+_OBJECT = re.compile(rf"/a/([1-9][0-9]{{0,18}})/({SHA256})(\?|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedOutput:
+    """An output as its GPU server describes it."""
+
+    sha256: str
+    bytes: int
+    content_type: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedOutput:
+    """artifact_id: for the result. upload: None if the store has the bytes already."""
+
+    artifact_id: str
+    upload: SignedRequest | None
+
+
+def promise_output(job_id: str, attempt_id: str, wanted: WantedOutput, ports: Ports) -> PromisedOutput | None:
+    """Promise an output of a running attempt; the same one again gets the same id.
+
+    Returns None if the job does not exist or the attempt belongs to another job. Raises AttemptOver,
+    TooManyRunArtifacts, ArtifactTooLarge, ArtifactQuotaFull, BeingRemoved and StoreError.
+    """
+    found = read_attempt(job_id, attempt_id, ports)
+    if found is None:
+        return None
+    if found.is_over:
+        raise AttemptOver
+    tenant_id, now = Job.objects.values_list("tenant_id", flat=True).get(id=job_id), ports.clock.now()
+    limits, store = settings.DISPATCHER, ports.artifact_store
+    if wanted.bytes > limits.max_artifact_bytes:
+        raise ArtifactTooLarge(
+            f"An artifact may have {limits.max_artifact_bytes} bytes (DISPATCHER_MAX_ARTIFACT_BYTES), not "
+            f"{wanted.bytes}."
+        )
+    row = RunUpload.objects.filter(attempt=attempt_id, sha256=wanted.sha256).first()
+    if row is None:
+        output = new_output(tenant_id, wanted.sha256, wanted.bytes, now=now)
+        new = RunUpload(
+            attempt=attempt_id,
+            artifact=output.id,
+            sha256=wanted.sha256,
+            bytes=wanted.bytes,
+            content_type=wanted.content_type,
+            name=wanted.name,
+            created_at=now,
+        )
+        row = _insert(new, job_id, tenant_id)
+    key = Artifact(tenant_id=tenant_id, sha256=row.sha256).key
+    stored = store.find(key)
+    if stored is not None and stored.bytes == row.bytes:
+        return PromisedOutput(row.artifact, None)
+    return PromisedOutput(row.artifact, store.sign_put(key, row.bytes, limits.artifact_url_seconds))
+
+
+def _insert(row: RunUpload, job_id: str, tenant_id: int) -> RunUpload:
+    """Insert a promise, or return the same one that was made meanwhile. Raises TooManyRunArtifacts,
+    ArtifactQuotaFull."""
+    limits = settings.DISPATCHER
+    with transaction.atomic():
+        Job.objects.select_for_update().only("id").get(id=job_id)  # uploads of a run follow each other
+        rows = RunUpload.objects.filter(attempt=row.attempt)
+        used = rows.aggregate(count=Count("pk"), bytes=Sum("bytes"))
+        if used["count"] >= limits.run_artifacts:
+            raise TooManyRunArtifacts(
+                f"A run may save {limits.run_artifacts} artifacts (DISPATCHER_RUN_ARTIFACTS)."
+            )
+        if (used["bytes"] or 0) + row.bytes > limits.run_artifact_bytes:
+            raise TooManyRunArtifacts(
+                f"The artifacts of a run may have {limits.run_artifact_bytes} bytes "
+                f"(DISPATCHER_RUN_ARTIFACT_BYTES); they have {used['bytes'] or 0}, this one {row.bytes}."
+            )
+        if limits.tenant_artifact_bytes:
+            of_tenant = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None)
+            stored = of_tenant.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+            check_quota(stored, (used["bytes"] or 0) + row.bytes)
+        try:
+            with transaction.atomic():
+                row.save(force_insert=True)
+        except IntegrityError:  # the same promise at the same time
+            row = RunUpload.objects.get(attempt=row.attempt, sha256=row.sha256)
+    return row
+
+
+def may_name_uploads(result: Any) -> bool:
+    """Return True if a result has a reference, or the URL of an object in a store."""
+    if isinstance(result, JsonText):
+        return MARK.decode() in result.text or _OBJECT_IN_TEXT.search(result.text) is not None
+    return any(True for _ in _names(result))
+
+
+def with_uploads(result: Any, attempt_id: str) -> tuple[Any, list[SavedOutput]]:
+    """Return the result with references in place of URLs of the attempt's uploads, and those that it names.
+    Other references and URLs stay."""
+    rows = list(RunUpload.objects.filter(attempt=attempt_id))
+    if not rows:
+        return result, []
+    by_id = {row.artifact: row for row in rows}
+    by_hash = {row.sha256: row for row in rows}
+    named: dict[str, RunUpload] = {}
+
+    def replaced(value: Any) -> Any:
+        if type(value) is str:
+            found = _OBJECT.search(value) if "/a/" in value else None
+            row = by_hash.get(found[2]) if found and value.startswith(("http://", "https://")) else None
+            if row is None:
+                return value
+            named[row.artifact] = row
+            return ref(row.artifact)
+        if type(value) is list:
+            return [replaced(item) for item in value]
+        if type(value) is not dict:
+            return value
+        if (row := by_id.get(only_ref(value) or "")) is not None:
+            named[row.artifact] = row
+            return value
+        return {key: replaced(item) for key, item in value.items()}
+
+    changed = replaced(result)
+    outputs = [
+        SavedOutput(row.artifact, row.sha256, row.bytes, row.content_type, row.name) for row in named.values()
+    ]
+    return changed, outputs
+
+
+def _names(result: Any) -> Iterator[str]:
+    """Yield ids and URLs in a result that may be of uploads."""
+    waiting = [result]
+    while waiting:
+        one = waiting.pop()
+        if type(one) is str:
+            if "/a/" in one and _OBJECT.search(one):
+                yield one
+        elif type(one) is list:
+            waiting += one
+        elif isinstance(one, Mapping):
+            if (artifact_id := only_ref(one)) is not None:
+                yield artifact_id
+            else:
+                waiting += one.values()
