@@ -138,10 +138,10 @@ def submit_group(submissions: Sequence[Submission], ports: Ports) -> Sequence[It
     return push_and_wake(items, ports)
 
 
-def prepare_entries(submission: Submission, ports: Ports) -> list[Entry]:
-    """Check the requests of a submission and return what `insert.store` stores, for a caller that does so in
-    a transaction of its own. After its commit, `push_and_wake` follows. No idempotency keys."""
-    return _entries([submission], ports, {}, LOCK_WAIT_SECONDS)
+def prepare_entries(submissions: Sequence[Submission], ports: Ports) -> list[Entry]:
+    """Check the requests and return what `insert.store` stores, one for each request, for a caller that does
+    so in a transaction of its own. After its commit, `push_and_wake` follows. No idempotency keys."""
+    return _entries(submissions, ports, {}, LOCK_WAIT_SECONDS)
 
 
 def _store(

@@ -37,7 +37,7 @@ from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap
 from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, WORKFLOW, names_used, resolved
 from workflows.schedules.domain.timetable import UnknownTimezone, words_of
 from workflows.schedules.execution.fire import is_paused, next_look
-from workflows.schedules.execution.launch import Launched, prepare, text_of
+from workflows.schedules.execution.launch import Launched, StartRefused, check, insert, prepare, text_of
 from workflows.schedules.models import Firing, Schedule
 
 _RACES = 20
@@ -354,6 +354,9 @@ def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None
             return earlier
     now = ports.clock.now()
     launch = prepare(schedule, now, ports)
+    (refused,) = check([launch], ports)
+    if refused is not None:
+        raise refused
     launched = Launched()
     firing = Firing(
         id=new_id(now.timestamp()),
@@ -371,7 +374,10 @@ def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None
             earlier = Firing.objects.filter(schedule=schedule, backfill=request).first()
             if earlier is not None:
                 return earlier
-        launch.insert(firing, launched, ports)
+        try:
+            insert([(firing, launch)], launched, ports)
+        except StartRefused as error:
+            raise error.refused from None
         statements.insert(firing)
     launched.announce(ports)
     return firing

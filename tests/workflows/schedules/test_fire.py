@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
 from jobs.models import Job, Rollup, Tenant
+from tests.support.factories import make_model
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
 from workflows import operations as workflow_operations
 from workflows.models import Run, Workflow
@@ -105,6 +106,39 @@ def test_an_edit_while_it_is_due_wins(stage: Stage) -> None:
     assert Job.objects.count() == 0
 
 
+def test_an_edit_during_the_sweep_wins(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.put("a")
+    other = stage.put("b")
+    stage.clock.move(61)
+    real = fire_module.check
+
+    def edit(*launches: Any) -> Any:
+        monkeypatch.undo()
+        stage.put("a", every_seconds=3600.0)
+        return real(*launches)
+
+    monkeypatch.setattr(fire_module, "check", edit)
+    stage.sweep()
+    assert Schedule.objects.get(name="a").every_seconds == 3600
+    assert Job.objects.count() == len(starts(other)) == 1
+
+
+def test_a_refused_target_does_not_stop_the_others_of_its_transaction(stage: Stage) -> None:
+    Tenant.objects.update(max_queued=3)
+    for number in range(5):
+        stage.put(f"s{number}", catch_up="none")
+    make_model("gone")
+    bad = stage.put("bad", submit={"model": "gone", "payload": {}})
+    ModelConfig.objects.filter(name="gone").delete()
+    stage.ports.registry.clear()
+    stage.run_for(61)
+    assert told(bad) == [("skipped", "unknown_model", 1)]
+    assert Job.objects.count() == 3
+    stage.run_for(58)
+    reasons = Firing.objects.exclude(schedule=bad).values_list("outcome", "reason")
+    assert sorted(reasons) == [("skipped", "tenant_queue_full")] * 2 + [("started", "")] * 3
+
+
 def test_a_due_time_with_a_firing_is_not_started_again(stage: Stage) -> None:
     schedule = stage.put()
     stage.run_for(60)
@@ -154,11 +188,7 @@ def test_a_long_backlog_is_handled_in_parts(stage: Stage, monkeypatch: pytest.Mo
     assert sum(count for _, _, count in told(schedule)) == 30
 
 
-class Broken(Exception):
-    pass
-
-
-@pytest.mark.parametrize("place", ["set_schedule", "statements.insert_all"])
+@pytest.mark.parametrize("place", ["insert", "statements.insert_all", "statements.update_all"])
 def test_a_crash_in_the_transaction_leaves_the_due_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

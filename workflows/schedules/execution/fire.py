@@ -1,21 +1,22 @@
-"""Fires a schedule: one transaction writes what became of its due times, the jobs and runs that they start,
-and the next due time.
+"""Fires schedules: one transaction writes what became of their due times, the jobs and runs that they start,
+and their next due times.
 
-It begins with a compare-and-set of `Schedule.version`: of two sweepers, one writes. `handled_at` never moves
-back, so neither a clock that steps back nor an edit repeats a due time; the unique key of `Firing` stands
-behind both.
+It begins with a lock and a comparison of `Schedule.version`: of two sweepers, one writes. `handled_at` never
+moves back, so neither a clock that steps back nor an edit repeats a due time; the unique key of `Firing`
+stands behind both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, connection, transaction
 
 from foundation.database import statements
 from foundation.database.connections import write_lock
@@ -32,7 +33,7 @@ from workflows.models import Run
 from workflows.operations import cancel_run
 from workflows.schedules.domain.policy import Lateness, Outcome, Overlap, Reason, Step, judge, step_of
 from workflows.schedules.domain.timetable import Timetable, UnknownTimezone
-from workflows.schedules.execution.launch import Launch, Launched, prepare
+from workflows.schedules.execution.launch import Launch, Launched, StartRefused, check, insert, prepare
 from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
 
 log = structlog.get_logger()
@@ -47,6 +48,7 @@ MAX_TRIES = 5
 """Errors in a row after which a due time is given up."""
 MAX_DETAIL = 500
 _RETRIES = 60
+_WRITTEN = ("version", "handled_at", "next_due_at", "next_at", "tries", "error_code", "error_message")
 
 
 class Overtaken(Exception):
@@ -127,10 +129,14 @@ def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended 
     for _ in range(_RETRIES):
         plan = _Plan(schedule, timetable, unended, now, ports, refusals, known)
         plan.make()
+        if refused := plan.check():
+            refusals |= refused
+            continue
         try:
-            found = plan.write()
-        except _RefusedInside as error:  # by a limit that is counted in the transaction
-            refusals[error.due_at] = error.refused
+            if not _write([plan], ports, launched):
+                raise Overtaken
+        except StartRefused as error:  # by a limit that is counted in the transaction
+            refusals[error.firing.due_at] = error.refused
             continue
         except IntegrityError:
             taken = _known(schedule, plan.rows)
@@ -138,18 +144,65 @@ def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended 
                 raise
             known |= taken
             continue
-        launched.add(found)
         plan.cancel_replaced()
         return plan.has_more
     raise Overtaken
 
 
-class _RefusedInside(Exception):
-    """A limit refused a start inside the transaction."""
+def fire_together(
+    schedules: Sequence[Schedule], ports: Ports, launched: Launched, unended: Mapping[int, Unended]
+) -> set[int]:
+    """Fire schedules in one transaction. Return the keys of those that have to be fired alone, because they
+    need more than that: all of them if the transaction was rolled back."""
+    now = ports.clock.now()
+    plans = []
+    for schedule in schedules:
+        try:
+            timetable, of = schedule.timetable, unended.get(schedule.pk, Unended())
+            plan = _Plan(schedule, timetable, of, now, ports, {}, set())
+            plan.make()
+        except Exception:  # it raises again when it is fired alone
+            continue
+        plans.append(plan)
+    launches = [(plan, launch) for plan in plans for launch in plan.launches.values()]
+    refused = check([launch for _, launch in launches], ports)
+    unsure = {id(plan) for (plan, _), refusal in zip(launches, refused, strict=True) if refusal is not None}
+    plans = [plan for plan in plans if id(plan) not in unsure]
+    alone = {schedule.pk for schedule in schedules} - {plan.schedule.pk for plan in plans}
+    try:
+        written = _write(plans, ports, launched)
+    except (StartRefused, DatabaseError) as error:
+        log.info("schedules_fired_alone", schedules=len(plans), error=str(error)[:MAX_DETAIL])
+        return {schedule.pk for schedule in schedules}
+    for plan in written:
+        plan.cancel_replaced()
+    return alone
 
-    def __init__(self, due_at: datetime, refused: Refused) -> None:
-        super().__init__(str(refused))
-        self.due_at, self.refused = due_at, refused
+
+def _write(plans: Sequence[_Plan], ports: Ports, launched: Launched) -> Sequence[_Plan]:
+    """Write plans in one transaction; return those whose schedule is as it was read. launched: receives what
+    they started. Raises StartRefused, IntegrityError."""
+    if not plans:
+        return ()
+    rows = [plan.changed_schedule() for plan in plans]
+    found = Launched()
+    with write_lock(sum(len(plan.rows) + 1 for plan in plans)), transaction.atomic():
+        locked = Schedule.objects.select_for_update(
+            skip_locked=connection.features.has_select_for_update_skip_locked
+        ).filter(pk__in=[plan.schedule.pk for plan in plans])
+        versions = dict(locked.order_by("pk").values_list("pk", "version"))
+        written = [plan for plan in plans if versions.get(plan.schedule.pk) == plan.schedule.version]
+        keys = {plan.schedule.pk for plan in written}
+        for plan in written:
+            plan.supersede()
+        insert([start for plan in written for start in plan.starts()], found, ports)
+        statements.insert_all([row for plan in written for row in plan.rows])
+        statements.update_all([row for row in rows if row.pk in keys], _WRITTEN)
+    for plan in written:
+        for row in plan.rows:
+            found.count(row, plan.schedule.jitter)
+    launched.add(found)
+    return written
 
 
 def _known(schedule: Schedule, rows: Sequence[Firing]) -> set[datetime]:
@@ -285,39 +338,35 @@ class _Plan:
             )
         )
 
-    def write(self) -> Launched:
-        """Write the rows; return what was started. Raises Overtaken, _RefusedInside, IntegrityError."""
-        next_due_at = self.timetable.next_after(self.handled_at)
-        next_at = next_look(self.schedule, next_due_at)
+    def check(self) -> dict[datetime, Refused]:
+        """Return the refusals of the jobs that it would start, by due time."""
+        refused = check(list(self.launches.values()), self.ports)
+        return {due: one for due, one in zip(self.launches, refused, strict=True) if one is not None}
+
+    def changed_schedule(self) -> Schedule:
+        """Return the schedule's row after this transaction."""
+        row = copy(self.schedule)
+        row.version += 1
+        row.handled_at = self.handled_at
+        row.next_due_at = self.timetable.next_after(self.handled_at)
+        row.next_at = next_look(self.schedule, row.next_due_at)
         if self.wait_until is not None:
-            next_at = self.wait_until
+            row.next_at = self.wait_until
         elif self.has_more:
-            next_at = self.now  # behind the others that are due
-        launched = Launched()
-        with write_lock(len(self.rows) + 1), transaction.atomic():
-            set_schedule(
-                self.schedule,
-                handled_at=self.handled_at,
-                next_due_at=next_due_at,
-                next_at=next_at,
-                tries=0,
-                error_code="",
-                error_message="",
-            )
-            if self.replaces:
-                Firing.objects.filter(
-                    schedule=self.schedule, outcome=Outcome.WAITING.value, backfill=NO_BACKFILL
-                ).update(outcome=Outcome.SKIPPED.value, reason=Reason.SUPERSEDED.value, at=self.now)
-            for row in self.rows:
-                if (launch := self.launches.get(row.due_at)) is not None:
-                    try:
-                        launch.insert(row, launched, self.ports)
-                    except Refused as refused:
-                        raise _RefusedInside(row.due_at, refused) from None
-            statements.insert_all(self.rows)
-        for row in self.rows:
-            launched.count(row, self.schedule.jitter)
-        return launched
+            row.next_at = self.now  # behind the others that are due
+        row.tries, row.error_code, row.error_message = 0, "", ""
+        return row
+
+    def starts(self) -> list[tuple[Firing, Launch]]:
+        """Return the firings that start something, with it."""
+        return [(row, self.launches[row.due_at]) for row in self.rows if row.due_at in self.launches]
+
+    def supersede(self) -> None:
+        """Skip the firings that wait, if a newer one takes their place."""
+        if self.replaces:
+            Firing.objects.filter(
+                schedule=self.schedule, outcome=Outcome.WAITING.value, backfill=NO_BACKFILL
+            ).update(outcome=Outcome.SKIPPED.value, reason=Reason.SUPERSEDED.value, at=self.now)
 
     def cancel_replaced(self) -> None:
         """Cancel what the firing of this transaction waits for."""
@@ -439,10 +488,16 @@ def is_paused(schedule: Schedule, now: datetime) -> bool:
 def _start(schedule: Schedule, firing: Firing, ports: Ports, launched: Launched) -> None:
     """Start a waiting firing. Raises Refused, and Overtaken if it does not wait any more."""
     launch = prepare(schedule, firing.due_at, ports)
+    (refused,) = check([launch], ports)
+    if refused is not None:
+        raise refused
     found = Launched()
     with write_lock(2), transaction.atomic():
         set_schedule(schedule)
-        launch.insert(firing, found, ports)
+        try:
+            insert([(firing, launch)], found, ports)
+        except StartRefused as error:
+            raise error.refused from None
         rows = Firing.objects.filter(id=firing.id, outcome=Outcome.WAITING.value)
         if not rows.update(
             outcome=Outcome.STARTED.value, job_id=firing.job_id, run_id=firing.run_id, at=ports.clock.now()

@@ -5,7 +5,7 @@ follow its commit."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -76,33 +76,62 @@ class Launched:
                 counters.add(counts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Launch:
-    """A checked target, ready to be inserted: a job's entry, or a run."""
+    """A target to start: the submission of a job, or a run. entry: of the job, once `check` has made it."""
 
-    entry: Entry | None = None
+    submission: Submission | None = None
     run: Run | None = None
+    entry: Entry | None = None
 
-    def insert(self, firing: Firing, launched: Launched, ports: Ports) -> None:
-        """Insert the job or run, and write its id to the firing's row, which is not saved.
 
-        The caller has opened a transaction. Raises Refused (a limit that is counted inside it).
-        """
-        if self.run is not None:
-            insert_run(self.run, ports)
-            launched.runs.append(self.run)
-            firing.run_id = self.run.id
-            return
-        assert self.entry is not None
-        (item,) = store([self.entry])
+def check(launches: Sequence[Launch], ports: Ports) -> list[Refused | None]:
+    """Check the submits of jobs; return the refusal of each launch. Limits are counted for all of them."""
+    asked = [launch for launch in launches if launch.submission is not None]
+    entries = prepare_entries([launch.submission for launch in asked if launch.submission], ports)
+    for launch, entry in zip(asked, entries, strict=True):
+        launch.entry = entry
+    return [
+        launch.entry.request
+        if launch.entry is not None and isinstance(launch.entry.request, Refused)
+        else None
+        for launch in launches
+    ]
+
+
+def insert(starts: Sequence[tuple[Firing, Launch]], launched: Launched, ports: Ports) -> None:
+    """Insert the jobs and runs of these firings, and set their ids in the firings, which are not saved.
+
+    The caller has opened a transaction. Raises StartRefused for a limit that is counted inside it.
+    """
+    jobs = [(firing, launch.entry) for firing, launch in starts if launch.entry is not None]
+    items = store([entry for _, entry in jobs]) if jobs else []
+    for (firing, _), item in zip(jobs, items, strict=True):
         if isinstance(item, Refused):
-            raise item
+            raise StartRefused(firing, item)
         launched.jobs.append(item)
         firing.job_id = item.job.id
+    for firing, launch in starts:
+        if launch.run is None:
+            continue
+        try:
+            insert_run(launch.run, ports)
+        except Refused as refused:
+            raise StartRefused(firing, refused) from None
+        launched.runs.append(launch.run)
+        firing.run_id = launch.run.id
+
+
+class StartRefused(Exception):
+    """A limit refused a start inside the transaction."""
+
+    def __init__(self, firing: Firing, refused: Refused) -> None:
+        super().__init__(str(refused))
+        self.firing, self.refused = firing, refused
 
 
 def prepare(schedule: Schedule, due_at: datetime, ports: Ports) -> Launch:
-    """Resolve and check the target of a schedule for a due time. Raises Refused."""
+    """Resolve the target of a schedule for a due time. A job is not checked yet. Raises Refused."""
     target: Mapping[str, Any] = schedule.target
     scope: dict[str, Any] = {DUE_AT: text_of(due_at)}
     if LAST in names_used(target):
@@ -110,7 +139,7 @@ def prepare(schedule: Schedule, due_at: datetime, ports: Ports) -> Launch:
     try:
         body = resolved(target, scope)
         if SUBMIT in target:
-            return Launch(entry=_entry(schedule, body, ports))
+            return Launch(submission=_submission(schedule, body, ports))
         return Launch(run=_run(schedule, body, ports))
     except Unresolved as error:
         raise TargetInvalid(str(error), code=error.code) from None
@@ -124,15 +153,11 @@ def text_of(time: datetime) -> str:
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _entry(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Entry:
+def _submission(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Submission:
     request = read_request(body)
     if (refused := admit(schedule.tenant_id, 1, ports).refused) is not None:
         raise refused
-    submission = Submission([request], schedule.tenant_id, log_fields={"schedule": schedule.name})
-    (entry,) = prepare_entries(submission, ports)
-    if isinstance(entry.request, Refused):
-        raise entry.request
-    return entry
+    return Submission([request], schedule.tenant_id, log_fields={"schedule": schedule.name})
 
 
 def _run(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Run:
