@@ -17,6 +17,7 @@ from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, 
 from .job import Job, JobFailed, read_job, wait_until_over
 from .log import LogLine, LogParser
 from .reading import read_answer
+from .schedule_calls import ScheduleCalls
 from .spool import Entry, Flushed, Spool
 from .stream import Event, EventParser
 from .stream import follow as follow_stream
@@ -27,6 +28,7 @@ from .workflow_calls import WorkflowCalls
 SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
 _SMALL_REQUEST = "/queue/jobs?limit=1"
 _POLL_MARGIN_SECONDS = 15.0
+NO_CONTENT = 204
 
 T = TypeVar("T")
 UsageBy = Literal["day", "model", "tag"]
@@ -67,6 +69,7 @@ class Calls:
         self.workflows = WorkflowCalls(
             transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds
         )
+        self.schedules = ScheduleCalls(self, timeout_seconds=timeout_seconds)
 
     # -- submit --------------------------------------------------------------------------------------------
 
@@ -334,7 +337,7 @@ class Calls:
         answer = await self._transport.request(request)
         if answer.status not in accepted:
             raise read_problem(answer.status, answer.headers, answer.body)
-        return answer.json_object()
+        return {} if answer.status == NO_CONTENT else answer.json_object()
 
     async def _get(self, path: str, read: Callable[[dict[str, Any]], T]) -> T:
         return await self.send(Request("GET", path, self._timeout_seconds), read)

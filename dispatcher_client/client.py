@@ -12,6 +12,7 @@ from .artifacts import Artifact, OnProgress
 from .calls import BatchAnswers, Calls, ListFilter, RerunOptions, UsageBy
 from .job import Job
 from .log import LogLine
+from .schedule_client import Schedules
 from .spool import Flushed, Spool
 from .stream import Event
 from .submit_options import SubmitOptions
@@ -29,7 +30,7 @@ class Client:
     answer, or event of a stream, raises `AnswerTooLarge`.
 
     Every method raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
-    `dispatcher_client.calls` has the details of each. workflows: the calls about workflows.
+    `dispatcher_client.calls` has the details of each. workflows, schedules: the calls about these.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Client:
             retry_seconds=retry_seconds,
         )
         self.workflows = Workflows(self._calls.workflows)
+        self.schedules = Schedules(self._calls.schedules)
 
     def submit(self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Job:
         """Submit a job, exactly once; return it once it is durable. Raises `Busy`, `Spooled`."""

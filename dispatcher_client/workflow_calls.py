@@ -251,7 +251,7 @@ class WorkflowCalls:
         given = {name: value for name, value in query.items() if value is not None} | {"limit": _PAGE_ROWS}
         while True:
             rows, cursor = await self._get(
-                f"{path}?{urlencode(given)}", lambda document: _read_rows(kind, document)
+                f"{path}?{urlencode(given)}", lambda document: read_rows(kind, document)
             )
             for row in rows:
                 yield row
@@ -260,7 +260,8 @@ class WorkflowCalls:
             given["cursor"] = cursor
 
 
-def _read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str | None]:
+def read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str | None]:
+    """Return the rows of a page, and the cursor of the next one. Raises NoAnswer."""
     rows, cursor = document.get("results"), cursor_of(document)
     if not isinstance(rows, list):
         raise NoAnswer("the answer is not a page")

@@ -48,6 +48,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("run", "Show a run; cancel, pause, resume or retry it"),
         Entry("answer", "Answer a run's question, or list what waits for a person"),
         Entry("signal", "Send a signal to the runs that wait for it"),
+        Entry("schedule", "List, store, preview, trigger, backfill or pause schedules"),
     ),
     "Fleet": (
         Entry("register", "Register a model server and try each of its models"),
