@@ -60,12 +60,12 @@ def test_a_restarted_map_makes_as_many_jobs_as_had_failed(theatre: Theatre, item
     wanted = {"fault": {"$ref": "item", "default": None}, "echo": {"$ref": "index"}}
     node = {**model(payload=wanted), "map": {"over": {"$ref": "inputs"}, "fail_at": failing}}
     run = theatre.start({"nodes": {"all": node}, "output": {"$ref": "all[*].echo"}}, xs)
-    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    theatre.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
     assert (run.state, Job.objects.count(), xs.count("fail")) == (RunState.FAILED, items, failing)
     Run.objects.filter(id=run.id).update(inputs=[None] * items)
     operations.restart_run(run.id, ports=theatre.ports)
     run.refresh_from_db()
-    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    theatre.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
     assert (run.state, run.output) == (RunState.COMPLETED, list(range(items)))
     assert Job.objects.count() == items + failing
 

@@ -43,13 +43,13 @@ class Theatre:
         run.refresh_from_db()
         return run
 
-    def until(self, run: Run, condition: Callable[[], bool]) -> None:
+    def until(self, run: Run, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         def met() -> bool:
             self.worker.work("m")
             self.advance(run)
             return condition()
 
-        wait_for(met)
+        wait_for(met, seconds=seconds)
 
     def to_end(self, run: Run) -> Run:
         self.until(run, lambda: run.state != RunState.RUNNING)

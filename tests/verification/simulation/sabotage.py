@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from django.db import connection
 
+from foundation.database import statements
 from gpus.leasing.library import library_code
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
@@ -26,6 +27,7 @@ from jobs.operations import explain_job
 from jobs.sweeps import due_starts
 from jobs.sweeps import quotas as sweeps_quotas
 from verification.simulation import database, redis_link, roles, world
+from workflows.execution import advancer
 
 Sabotage = Callable[[], Any]
 
@@ -126,6 +128,20 @@ def unique_slot() -> Iterator[None]:
             cursor.execute("DROP INDEX one_live_attempt_per_slot")
 
     with patch.object(world, "fresh_database", fresh):
+        yield
+
+
+@contextmanager
+def one_writer_per_run() -> Iterator[None]:
+    """An advancer writes its step also where another one has advanced the run meanwhile."""
+
+    def change(model: Any, fields: Any, **of: Any) -> bool:
+        return statements.change(
+            model, fields, **{name: value for name, value in of.items() if name != "steps"}
+        )
+
+    instead = SimpleNamespace(**{**vars(statements), "change": change})
+    with patch.object(advancer, "statements", instead):
         yield
 
 
@@ -253,6 +269,8 @@ MECHANISMS: dict[str, Sabotage] = {
     "quarantine": quarantine,
     "unique slot": unique_slot,
     "adoption": adoption,
+    "one writer per run": one_writer_per_run,
+    "unread notices": lambda: without_sweeps("unread_notices"),
     "generation marker": generation_marker,
     "idempotent requests": idempotent_requests,
     "later starts": later_starts,

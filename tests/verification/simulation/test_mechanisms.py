@@ -52,6 +52,18 @@ def test_a_law_breaks_without(
     assert any(one.startswith(law) for one in played["broken"]), played["broken"]
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "law", "first"), [("unread notices", "stuck:", 0), ("one writer per run", "(9)", 2)]
+)
+def test_a_law_of_runs_breaks_without(player: Player, mechanism: str, law: str, first: int) -> None:
+    """first: a seed that showed it."""
+    faults = "advancer_paused,advancer_killed,hints_lost_and_doubled,pause_in_a_step"
+    played = player.play(
+        20, first=first, without=mechanism, faults=faults, jobs=3, faults_each=10, runs=8, law=law
+    )
+    assert any(one.startswith(law) for one in played["broken"]), played["broken"]
+
+
 def test_without_the_check_before_it_a_start_is_refused_by_the_row(
     player: Player,
 ) -> None:
