@@ -17,9 +17,11 @@ import os
 import resource
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--events", type=int, default=300, help="measured in it (default 300)")
     parser.add_argument("--items", type=int, default=10_000, help="of the map (default 10,000)")
     parser.add_argument("--ended", type=int, default=64, help="children that end at a time (default 64)")
+    parser.add_argument("--bombs", type=int, default=1_000, help="due runs of one tenant (default 1,000)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, _database(options.database, folder):
@@ -75,7 +78,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     django.setup()
     call_command("migrate", verbosity=0, interactive=False)
     stage = Stage()
-    return {**_large_run(stage, options), **_map(stage, options)}
+    return {**_large_run(stage, options), **_map(stage, options), **_bomb(stage, options)}
 
 
 class Stage:
@@ -92,6 +95,7 @@ class Stage:
         pool = Pool.objects.create(name="bench")
         ModelConfig.objects.create(name="bench", pool=pool)
         self.tenant = Tenant.objects.create(name="bench")
+        self.other = Tenant.objects.create(name="other")
         leases = self.ports.leases("main")
         leases.begin_rebuild("bench")
         while not leases.wipe("bench"):
@@ -99,11 +103,12 @@ class Stage:
         leases.open_generation("bench")
         leases.configure_pool(pool.spec)
 
-    def start(self, definition: dict[str, Any]) -> str:
+    def start(self, definition: dict[str, Any], *, other: bool = False) -> str:
         from workflows import operations
 
-        operations.put_definition(self.tenant.pk, "bench", definition, ports=self.ports)
-        return operations.start_run(self.tenant.pk, "bench", None, ports=self.ports).run.id
+        tenant = (self.other if other else self.tenant).pk
+        operations.put_definition(tenant, "bench", definition, ports=self.ports)
+        return operations.start_run(tenant, "bench", None, ports=self.ports).run.id
 
     def advance(self, run_id: str) -> None:
         while self.advancer.advance(run_id):
@@ -193,8 +198,50 @@ def _map(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "map: children per second of the advancer": round(ended * 1000 / sum(walls)),
         "map: children per second with their ends": round(ended / took),
         "map: CPU ms per child": round(cpu * 1000 / ended, 3),
-        "map: memory grows MB": round(max(memory) - memory[len(memory) // 5], 1),
+        "map: memory grows MB": round(max(memory) - memory[len(memory) // 5], 1) if memory else None,
         "peak MB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def _bomb(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
+    """A thousand due runs of a workflow that maps itself, and beside them runs of another tenant: the time
+    from their start until their only job is queued."""
+    from django.db import close_old_connections
+
+    from jobs.models import Job
+    from workflows.execution.due_runs import DueRuns
+    from workflows.models import Run
+
+    again = {"again": {"workflow": "bench", "map": {"count": 50}}}
+    bombs = [stage.start({"nodes": again}) for _ in range(options.bombs)]
+    due = DueRuns(stage.advancer, threads=1)
+    stage.ports = stage.advancer.ports = replace(
+        stage.ports, wake_followers=lambda names: due.add(name.partition(":")[2] for name in names)
+    )
+
+    def explode() -> None:
+        due.wake(bombs)
+        close_old_connections()
+
+    thread = threading.Thread(target=explode, daemon=True)
+    thread.start()
+    took, ahead = [], []
+    light = {"nodes": {"one": {"model": "bench"}}}
+    for _ in range(20):
+        time.sleep(0.1)
+        ahead.append(len(due.queue))
+        began = time.perf_counter()
+        run_id = stage.start(light, other=True)
+        while not Job.objects.filter(followed_by=f"run:{run_id}").exists():
+            time.sleep(0.002)
+        took.append((time.perf_counter() - began) * 1000)
+    due.drain()
+    thread.join()
+    steps = sum(Run.objects.filter(tenant=stage.tenant).values_list("steps", flat=True))
+    return {
+        "beside a bomb: start to queued ms": percentiles(took),
+        "beside a bomb: runs ahead of it": percentiles(ahead),
+        "beside a bomb: steps in all": steps,
     }
 
 

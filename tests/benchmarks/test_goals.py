@@ -20,7 +20,7 @@ def test_an_unmeasured_goal_is_neither_met_nor_missed():
     assert {goal.met for goal in found} == {None}
     assert {goal.benchmark for goal in found} == {
         "utilisation", "submit", "end-to-end", "claim", "fleet", "polling", "memory", "startup", "idle",
-        "pinned", "newcomer",
+        "pinned", "newcomer", "workflows", "schedules",
     }  # fmt: skip
 
 

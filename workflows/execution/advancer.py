@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
@@ -18,7 +19,7 @@ from django.conf import settings
 from django.db import transaction
 
 from foundation.database import statements
-from foundation.database.connections import write_lock
+from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
 from jobs.domain.errors import DEADLINE_EXCEEDED
 from jobs.models import EndNotice
@@ -110,13 +111,15 @@ class Advancer:
         if not steps:
             return
         writes = Writes.merged([step.writes for step in steps])
-        with write_lock(max(len(writes.jobs), len(steps))), transaction.atomic():
+        rows = max(len(writes.jobs), len(steps))
+        with write_lock(rows), ExitStack() as trip, transaction.atomic():
             for step in steps:
                 run = step.run
                 if not statements.change(
                     Run, step.changes, id=run.id, steps=step.seen_steps, state=RunState.RUNNING.value
                 ):
                     raise Overtaken
+            trip.enter_context(one_round_trip())  # the other statements and COMMIT
             writes.write(steps[0].now)
             statements.delete_all(EndNotice, [notice.id for step in steps for notice in step.notices])
 
