@@ -29,7 +29,7 @@ NEVER_BY_A_SESSION = {
     "/api/v1/queue/submit",
     "/api/v1/queue/submit-batch",
     "/api/v1/queue/estimate",
-    # of a tenant
+    # of a tenant, as are all paths of schedules
     "/api/v1/workflows",
     "/api/v1/workflows/<str:name>",
     "/api/v1/workflows/<str:name>/versions/<str:number>",
@@ -42,12 +42,13 @@ OF_PAYLOADS = {
 }
 """Viewers see no payloads."""
 BY_A_TENANT = {("post", "/api/v1/artifacts")}
-READS = [route for route in ROUTES if route[0] == "get" and route[1] not in NEVER_BY_A_SESSION]
-WRITES = [
+BY_SESSIONS = [
     route
     for route in ROUTES
-    if route[0] != "get" and route[1] not in NEVER_BY_A_SESSION and route[:2] not in BY_A_TENANT
+    if route[1] not in NEVER_BY_A_SESSION and not route[1].startswith("/api/v1/schedules")
 ]
+READS = [route for route in BY_SESSIONS if route[0] == "get"]
+WRITES = [route for route in BY_SESSIONS if route[0] != "get" and route[:2] not in BY_A_TENANT]
 SERVER = "/api/v1/admin/servers/s1"
 BODIES: dict[str, dict[str, Any]] = {"patch": {"slots": 3}, "put": {}, "post": {}}
 
