@@ -1,0 +1,89 @@
+"""`schedule`: store, show, preview, trigger, backfill, pause and delete, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import ports as job_ports
+from tests.dispatcher_project.cli.conftest import run_command
+from tests.jobs.api.conftest import World
+from tests.support.factories import make_model, make_tenant
+from tests.support.fakes import ManualClock
+from workflows.schedules.models import Schedule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+NIGHTLY: dict[str, Any] = {
+    "cron": "30 2 * * *",
+    "timezone": "Europe/Berlin",
+    "submit": {"model": "zimg", "payload": {"prompt": "x"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def tenant(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(clock=ManualClock())
+    monkeypatch.setattr(job_ports, "production_ports", lambda: world.ports)
+    make_model("zimg")
+    make_tenant("acme")
+
+
+def schedule(*arguments: str) -> Any:
+    return run_command("schedule", *arguments)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "nightly.json"
+    path.write_text(json.dumps(NIGHTLY))
+    return str(path)
+
+
+def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
+    assert "no schedule" in schedule().said
+    stored = schedule("put", "nightly", file)
+    assert stored.said.startswith(
+        "created nightly: At 02:30 every day (Europe/Berlin); next 2026-01-01 01:30"
+    )
+    assert "nightly" in schedule().said
+    assert schedule("preview", "nightly", "--count", "2").said.splitlines() == [
+        "2026-01-01 01:30:00 UTC   2026-01-01T02:30:00+01:00",
+        "2026-01-02 01:30:00 UTC   2026-01-02T02:30:00+01:00",
+    ]
+    started = schedule("trigger", "nightly", "--json").json
+    span = ("--from", "2025-12-01T00:00:00Z", "--to", "2025-12-03T12:00:00Z")
+    assert "would start 3 due times" in schedule("backfill", "nightly", *span, "--dry-run").said
+    assert schedule("backfill", "nightly", *span, "--json").json["count"] == 3
+    shown = schedule("show", "nightly", "--json").json
+    assert [one["outcome"] for one in shown["firings"]].count("waiting") == 3
+    assert started["job_id"] in schedule("show", "nightly").said
+    assert schedule("pause", "nightly", "--reason", "holidays", "--json").json["paused"]
+    assert "holidays" in schedule("show", "nightly").said
+    assert not schedule("resume", "nightly", "--json").json["paused"]
+    assert schedule("delete", "nightly").said == "deleted nightly\n"
+    assert not Schedule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show",), "show takes a name"),
+        (("list", "x"), "list takes no name"),
+        (("put", "x"), "put takes a name and a JSON file"),
+        (("put", "x", "/nowhere"), "/nowhere: No such file"),
+        (("show", "x"), "There is no such schedule."),
+        (("backfill", "x", "--from", "yesterday"), "--from: must be a time with a zone"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(arguments: tuple[str, ...], says: str) -> None:
+    ran = schedule(*arguments)
+    assert ran.status != 0
+    assert ran.said.startswith(says)
+
+
+def test_errors_of_the_file_name_their_places(file: str) -> None:
+    Path(file).write_text(json.dumps({**NIGHTLY, "cron": "0 0 31 2 *"}))
+    assert schedule("put", "nightly", file).said.startswith("/cron: ")
