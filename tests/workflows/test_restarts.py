@@ -56,7 +56,11 @@ def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(theatre: The
 @pytest.mark.parametrize(("items", "failing"), [(40, 7), pytest.param(10_000, 37, marks=pytest.mark.by_hand)])
 def test_a_restarted_map_makes_as_many_jobs_as_had_failed(theatre: Theatre, items: int, failing: int) -> None:
     each = items // failing
-    xs = ["fail" if n % each == 1 and n // each < failing else None for n in range(items)]
+    fails = {
+        items - 1,
+        *range(1, each * (failing - 1), each),
+    }  # the last one: none is left when the map fails
+    xs = ["fail" if n in fails else None for n in range(items)]
     wanted = {"fault": {"$ref": "item", "default": None}, "echo": {"$ref": "index"}}
     node = {**model(payload=wanted), "map": {"over": {"$ref": "inputs"}, "fail_at": failing}}
     run = theatre.start({"nodes": {"all": node}, "output": {"$ref": "all[*].echo"}}, xs)
