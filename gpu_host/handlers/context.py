@@ -52,6 +52,11 @@ class RunContext:
         return self._output_dir
 
     @property
+    def made_output_dir(self) -> Path | None:
+        """The folder, if the run has used it."""
+        return self._output_dir if self._made else None
+
+    @property
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
 

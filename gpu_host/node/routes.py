@@ -200,4 +200,5 @@ def _read_order(request: Request, handler: Handler) -> RunOrder:
         fence=int(fence) if fence else None,
         callback_url=request.header("x-callback-url"),
         callback_token=request.header("x-callback-token"),
+        artifact_url=request.header("x-artifact-url"),
     )

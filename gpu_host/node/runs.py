@@ -35,6 +35,7 @@ class RunOrder:
     fence: int | None = None
     callback_url: str = ""
     callback_token: str = ""
+    artifact_url: str = ""
     fault: Mapping[str, Any] | None = None
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from gpu_host.handlers.errors import MAX_TEXT, failure_of
 from gpu_host.node.admission import CANCELLED_ANSWER, Admission
+from gpu_host.node.outputs import with_outputs
 from gpu_host.node.runs import Run
 
 
@@ -33,6 +34,7 @@ def _handle(run: Run) -> tuple[str, bytes]:
         run.context.check()
         with run.context.collecting():
             result = run.order.handler.handle(run.order.payload, run.context)
+        result = with_outputs(run, result)
         answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
     except BaseException as error:  # also SystemExit: otherwise the slot would be lost
         failure = failure_of(error)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -16,9 +17,9 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from artifacts.errors import ArtifactQuotaFull, BeingRemoved
-from artifacts.keys import ObjectKey
+from artifacts.keys import SHA256, ObjectKey
 from artifacts.outputs import Maker, OutputMissing, SavedOutput, Secured, new_output, secure
-from artifacts.refs import rename_refs
+from artifacts.refs import MARK, REF, only_ref, rename_refs
 from artifacts.store.contract import CHUNK_BYTES, StoreError, StoreFull, WrongBytes
 from artifacts.uploads import SNIFFED_BYTES, recognised_type
 from foundation.json_text import JsonText, unwrap
@@ -26,13 +27,16 @@ from gpus.errors import OutputNotStored, OutputRefused
 from gpus.protocol import Lease, ModelSpec
 from gpus.runners.base import SaveOutput
 from jobs.execution.group_commit import estimate_bytes
-from jobs.execution.run_uploads import may_name_uploads, with_uploads
+from jobs.execution.run_uploads import with_uploads
 from jobs.ports import Ports
 
 log = structlog.get_logger()
 
 RESULT_NAME, RESULT_TYPE = "result.json", "application/json"
 """Of an artifact that is the whole result of a job."""
+
+_OBJECT = re.compile(rf"/a/[1-9][0-9]{{0,18}}/{SHA256}")
+"""In the URL of an object in a store."""
 
 
 class OutputsUnavailable(OutputNotStored):
@@ -240,6 +244,30 @@ def _long_text(result: Any, most: int) -> str | None:
         return None
     text = JsonText.of(result).text
     return text if len(text) > most else None
+
+
+def may_name_uploads(result: Any) -> bool:
+    """Return True if a result has a reference, or the URL of an object in a store."""
+    if isinstance(result, JsonText):
+        return MARK.decode() in result.text or _OBJECT.search(result.text) is not None
+    return any(True for _ in _names(result))
+
+
+def _names(result: Any) -> Iterator[str]:
+    """Yield ids and URLs in a result that may be of uploads."""
+    waiting = [result]
+    while waiting:
+        one = waiting.pop()
+        if type(one) is str:
+            if "/a/" in one and _OBJECT.search(one):
+                yield one
+        elif type(one) is list:
+            waiting += one
+        elif isinstance(one, Mapping):
+            if REF in one and (artifact_id := only_ref(one)) is not None:
+                yield artifact_id
+            else:
+                waiting += one.values()
 
 
 def _unavailable(error: Exception) -> OutputsUnavailable:

@@ -4,7 +4,6 @@ put straight into the store. The worker makes those that the result names part o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +15,14 @@ from artifacts.errors import ArtifactTooLarge
 from artifacts.keys import SHA256
 from artifacts.models import Artifact, RunUpload
 from artifacts.outputs import SavedOutput, new_output
-from artifacts.refs import MARK, only_ref, ref
+from artifacts.refs import only_ref, ref
 from artifacts.store.contract import SignedRequest
 from artifacts.uploads import check_quota
-from foundation.json_text import JsonText
 from jobs.domain.errors import AttemptOver, TooManyRunArtifacts
 from jobs.execution.pushed_results import read_attempt
 from jobs.models import Job
 from jobs.ports import Ports
 
-_OBJECT_IN_TEXT = re.compile(rf"/a/[1-9][0-9]{{0,18}}/{SHA256}")
 _OBJECT = re.compile(rf"/a/([1-9][0-9]{{0,18}})/({SHA256})(\?|\Z)")
 
 
@@ -114,13 +111,6 @@ def _insert(row: RunUpload, job_id: str, tenant_id: int) -> RunUpload:
     return row
 
 
-def may_name_uploads(result: Any) -> bool:
-    """Return True if a result has a reference, or the URL of an object in a store."""
-    if isinstance(result, JsonText):
-        return MARK.decode() in result.text or _OBJECT_IN_TEXT.search(result.text) is not None
-    return any(True for _ in _names(result))
-
-
 def with_uploads(result: Any, attempt_id: str) -> tuple[Any, list[SavedOutput]]:
     """Return the result with references in place of URLs of the attempt's uploads, and those that it names.
     Other references and URLs stay."""
@@ -153,20 +143,3 @@ def with_uploads(result: Any, attempt_id: str) -> tuple[Any, list[SavedOutput]]:
         SavedOutput(row.artifact, row.sha256, row.bytes, row.content_type, row.name) for row in named.values()
     ]
     return changed, outputs
-
-
-def _names(result: Any) -> Iterator[str]:
-    """Yield ids and URLs in a result that may be of uploads."""
-    waiting = [result]
-    while waiting:
-        one = waiting.pop()
-        if type(one) is str:
-            if "/a/" in one and _OBJECT.search(one):
-                yield one
-        elif type(one) is list:
-            waiting += one
-        elif isinstance(one, Mapping):
-            if (artifact_id := only_ref(one)) is not None:
-                yield artifact_id
-            else:
-                waiting += one.values()

@@ -57,6 +57,11 @@ def says(payload: Any, ctx: RunContext) -> Any:
     return str(ctx.output_dir)
 
 
+def saves(payload: Any, ctx: RunContext) -> Any:
+    """Saves the text of its payload as a file."""
+    return {"file": ctx.save(payload.encode(), name="ä.txt", content_type="text/plain")}
+
+
 def held(payload: Any, ctx: RunContext) -> Any:
     """Is half done until the test releases it."""
     ctx.report(0.5)

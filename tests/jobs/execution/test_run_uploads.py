@@ -29,7 +29,8 @@ from jobs.domain.errors import AttemptOver, TooManyRunArtifacts
 from jobs.domain.states import JobState
 from jobs.execution import run_outputs
 from jobs.execution.pushed_results import PUSH_TOKEN
-from jobs.execution.run_uploads import PromisedOutput, WantedOutput, may_name_uploads, promise_output
+from jobs.execution.run_outputs import may_name_uploads
+from jobs.execution.run_uploads import PromisedOutput, WantedOutput, promise_output
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from tests.support.factories import make_job, make_model, make_running

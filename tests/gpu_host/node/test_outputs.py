@@ -1,0 +1,108 @@
+"""Files of a run on a node, put into a dispatcher's store over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from gpu_host.node import outputs
+
+SAVES = "tests.gpu_host.node.custom_handlers:saves"
+
+
+class Store:
+    """A dispatcher and its store. fails: statuses of the next answers."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.fails: list[int] = []
+        self.promised: list[tuple[str, Any]] = []
+        self.stored: list[bytes] = []
+        self.exists = False
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store()
+
+    class Route(BaseHTTPRequestHandler):
+        def answer(self, status: int, body: bytes = b"") -> None:
+            self.send_response(store.fails.pop(0) if store.fails else status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            store.promised.append((self.headers["Authorization"], wanted))
+            upload = {"method": "PUT", "url": f"{store.url}/object", "headers": {"X-Bound": "1"}}
+            answer = {"id": "ART", "exists": store.exists, "upload": None if store.exists else upload}
+            self.answer(201, json.dumps(answer).encode())
+
+        def do_PUT(self) -> None:
+            assert self.headers["X-Bound"] == "1"
+            assert self.headers["Authorization"] is None
+            store.stored.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(201)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    store.url = f"http://127.0.0.1:{server.server_port}"
+    yield store
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def dispatch(node: Any, store: Store) -> Any:
+    return node.dispatch(
+        "grüße", X_Artifact_Url=f"{store.url}/promise", X_Callback_Token="t0ken", Idempotency_Key="a-1"
+    ).body
+
+
+@pytest.mark.parametrize("fails", [[], [503], [201, 500]])
+def test_a_saved_file_is_promised_sent_and_named(start, store, monkeypatch, fails) -> None:
+    monkeypatch.setattr(outputs, "PAUSE_SECONDS", 0.01)
+    store.fails = fails
+    answer = dispatch(start(handler=SAVES), store)
+    assert answer == {"status": "success", "result": {"file": {"$artifact": "ART"}}}
+    data = "grüße".encode()
+    token, wanted = store.promised[-1]
+    assert token == "Bearer t0ken"
+    assert wanted == {
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "name": "ä.txt",
+        "content_type": "text/plain",
+    }
+    assert store.stored[-1] == data
+
+
+def test_what_the_store_has_is_not_sent(start, store) -> None:
+    store.exists = True
+    assert dispatch(start(handler=SAVES), store)["result"] == {"file": {"$artifact": "ART"}}
+    assert store.stored == []
+
+
+def test_a_refusal_fails_the_run_with_its_reason(start, store) -> None:
+    store.fails = [413]
+    answer = dispatch(start(handler=SAVES), store)
+    assert answer["status"] == "failed"
+    assert "refused (413)" in answer["error"]
+    assert len(store.promised) == 1
+
+
+def test_a_caller_that_takes_no_files_gets_a_failure(start) -> None:
+    answer = start(handler=SAVES).dispatch("x").body
+    assert answer["status"] == "failed"
+    assert "X-Artifact-Url" in answer["error"]
