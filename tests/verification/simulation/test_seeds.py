@@ -37,9 +37,9 @@ def test_no_law_is_broken(player: Player, part: int) -> None:
 @pytest.mark.parametrize("first", [1, 8, 37])
 def test_runs_of_workflows_break_no_law(player: Player, first: int) -> None:
     """first: a seed that showed runs which waited for ever."""
-    played = player.play(2, first=first, jobs=6, faults_each=8, runs=5)
+    played = player.play(1, first=first, jobs=3, faults_each=8, runs=5)
     assert played["broken"] == []
-    assert played["cost"]["nodes_completed"] > 20
+    assert played["cost"]["nodes_completed"] > 10
 
 
 def test_schedules_fire_each_due_time_once(player: Player) -> None:
