@@ -389,6 +389,19 @@ def test_a_step_starts_so_many_nodes_at_most_over_all_its_runs(
     assert Job.objects.count() == 6
 
 
+def test_the_first_run_of_a_step_does_not_wait_for_the_long_steps_of_others(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advancer, "DECIDE_SECONDS", -1.0)
+    runs = [theatre.start({"nodes": {"a": model()}}).id for _ in range(3)]
+    first, *others = reversed(runs)
+    assert theatre.advancer.advance_together([first, *others]) == {
+        first: False,
+        **dict.fromkeys(others, True),
+    }
+    assert Job.objects.get().followed_by == f"run:{first}"
+
+
 def test_the_database_refuses_a_node_that_starts_twice(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     theatre.advance(run)

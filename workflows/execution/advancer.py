@@ -45,6 +45,8 @@ from workflows.models import Node, Run, RunEvent, Version, follower_of
 
 log = structlog.get_logger()
 
+DECIDE_SECONDS = 0.05
+"""After so long, the other runs of a transaction are left to the next one."""
 _NODE_STATES = {state.value: state for state in NodeState}
 
 
@@ -67,14 +69,17 @@ class Advancer:
         """Advance runs in one transaction, which starts at most `STARTS` nodes. Return for each run whether
         there may be more to do at once.
 
-        If another advancer wrote one of several runs meanwhile, each is advanced in a transaction of its own.
+        run_ids: in the order in which they are decided. If another advancer wrote one of several runs
+        meanwhile, each is advanced in a transaction of its own.
         """
         began = self.ports.clock.monotonic()
         more = dict.fromkeys(run_ids, False)
-        running = [run for run in reads.runs_to_advance(run_ids) if run.state == RunState.RUNNING]
-        if over := more.keys() - {run.id for run in running}:
+        found = {run.id: run for run in reads.runs_to_advance(run_ids) if run.state == RunState.RUNNING}
+        if over := more.keys() - found.keys():
             delete_of_ended(over)
+        running = [found[run_id] for run_id in more if run_id in found]
         steps = self._decide(running)
+        more |= {run.id: True for run in running[len(steps) :]}
         written = [step for step in steps if step.has_written]
         try:
             self._write(written)
@@ -91,7 +96,8 @@ class Advancer:
         return more
 
     def _decide(self, runs: Sequence[Run]) -> list[_Advance]:
-        """Decide a step of each run, in the order of their ids, in which the transaction locks them."""
+        """Decide a step of each run, in this order, for `DECIDE_SECONDS`: the first ones do not wait for the
+        long steps of others."""
         if not runs:
             return []
         notices: dict[str, list[EndNotice]] = {follower_of(run.id): [] for run in runs}
@@ -99,7 +105,10 @@ class Advancer:
         for notice in found:
             notices[notice.followed_by].append(notice)
         steps: list[_Advance] = []
-        for run in sorted(runs, key=lambda run: run.id):
+        until = self.ports.clock.monotonic() + DECIDE_SECONDS
+        for run in runs:
+            if steps and self.ports.clock.monotonic() > until:
+                break
             own = notices[follower_of(run.id)]
             step = _Advance(run, self, own, starts=STARTS - sum(len(one.writes.new_nodes) for one in steps))
             step.decide(all_read=len(found) < NOTICES)
@@ -113,7 +122,7 @@ class Advancer:
         writes = Writes.merged([step.writes for step in steps])
         rows = max(len(writes.jobs), len(steps))
         with write_lock(rows), ExitStack() as trip, transaction.atomic():
-            for step in steps:
+            for step in sorted(steps, key=lambda step: step.run.id):  # one order of locks
                 run = step.run
                 if not statements.change(
                     Run, step.changes, id=run.id, steps=step.seen_steps, state=RunState.RUNNING.value

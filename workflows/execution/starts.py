@@ -49,6 +49,7 @@ class NodeStarter:
         self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
         self._other_sub_runs: int | None = None
         self._other_waits: int | None = None
+        self._versions: dict[tuple[str, int | None], Version | None] = {}
 
     def new_node(self, node: NodeSpec, *, index: int | None = None) -> Node:
         """Return the row of a node, or of the child of a map, that runs."""
@@ -207,7 +208,9 @@ class NodeStarter:
             self.fail(row, TooManyRuns.code, why)
             return
         name, number = node.options["workflow"], node.options.get("version")
-        version = find_version(run.tenant_id, name, number)
+        if (name, number) not in self._versions:
+            self._versions[name, number] = find_version(run.tenant_id, name, number)
+        version = self._versions[name, number]
         if version is None:
             wanted = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
             self.fail(row, UnknownWorkflow.code, f"there is no {wanted}")
