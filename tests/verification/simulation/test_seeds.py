@@ -72,7 +72,7 @@ def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--only", "nope"), "no fault is named nope; there are beat_down, "),
+        (("--only", "nope"), "no fault is named nope; there are "),
         (("--seeds", "0"), "is not a positive number"),
         (("--faults", "-1"), "must not be negative"),
     ],
