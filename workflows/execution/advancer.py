@@ -38,6 +38,7 @@ from workflows.execution.counts import RunCounts
 from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
+from workflows.execution.retried import is_retried, retried_among, take_retried
 from workflows.execution.scope import RunScope
 from workflows.execution.starts import STARTS, NodeStarter
 from workflows.execution.writes import Overtaken, Writes
@@ -76,10 +77,14 @@ class Advancer:
         more = dict.fromkeys(run_ids, False)
         found = {run.id: run for run in reads.runs_to_advance(run_ids) if run.state == RunState.RUNNING}
         if over := more.keys() - found.keys():
+            more |= {run_id: take_retried(run_id, self.ports) for run_id in retried_among(over)}
             delete_of_ended(over)
         running = [found[run_id] for run_id in more if run_id in found]
         steps = self._decide(running)
         more |= {run.id: True for run in running[len(steps) :]}
+        if retried := [step for step in steps if any(map(is_retried, step.notices))]:
+            more |= {step.run.id: take_retried(step.run.id, self.ports) or True for step in retried}
+            steps = [step for step in steps if step not in retried]
         written = [step for step in steps if step.has_written]
         try:
             self._write(written)
@@ -390,6 +395,7 @@ class _Advance:
                     EndNotice,
                     followed_by=follower_of(self.parent_run_id),
                     ended_id=run.id,
+                    round=run.round,
                     state=steps.end.state.value,
                     at=self.now,
                 )

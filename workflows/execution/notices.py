@@ -24,8 +24,10 @@ def due_notice(run_id: str, now: datetime) -> EndNotice:
 
 def delete_of_ended(run_ids: Iterable[str]) -> None:
     """Delete the notices of those of these runs that are not running: in one statement, because a restart may
-    just have made one of them due again."""
+    just have made one of them due again. The success of a retried job stays: it may be newer than the last
+    look (`workflows.execution.retried`)."""
     names = [follower_of(run_id) for run_id in run_ids]
     place = len(follower_of("")) + 1
     running = Run.objects.filter(id=Substr(OuterRef("followed_by"), place), state=RunState.RUNNING.value)
-    EndNotice.objects.filter(~Exists(running), followed_by__in=names).delete()
+    ended = EndNotice.objects.filter(~Exists(running), followed_by__in=names)
+    ended.exclude(round__gt=1, state=RunState.COMPLETED.value).delete()

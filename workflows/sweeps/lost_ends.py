@@ -1,7 +1,7 @@
 """Nodes whose job, sub-run or wait has ended without a notice. It happens while a worker of a release without
 notices still runs; otherwise it is a defect, and the log says so.
 
-Notices for runs that have ended are deleted here, too."""
+Notices for runs that have ended are deleted here, too; a retried dead letter lets its run go on first."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.domain.states import RunState
+from workflows.execution.retried import take_retried
 from workflows.models import Node, Run, follower_of
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,10 @@ def _delete_for_ended(ports: Ports) -> None:
     live = Run.objects.filter(state=RunState.RUNNING.value, id=OuterRef("run_id"))
     run_id = Substr(F("followed_by"), len(follower_of("")) + 1)
     old = EndNotice.objects.filter(at__lt=before, followed_by__startswith=follower_of(""))
-    unread = old.alias(run_id=run_id).filter(~Exists(live)).values_list("id", flat=True)
+    ended = old.alias(run_id=run_id).filter(~Exists(live))
+    retried = ended.filter(round__gt=1, state=RunState.COMPLETED.value).values_list("followed_by", flat=True)
+    for follower in set(retried[:MAX_NODES]):
+        take_retried(follower.partition(":")[2], ports)
+    unread = ended.values_list("id", flat=True)
     if ids := list(unread[:MAX_NODES]):
         EndNotice.objects.filter(id__in=ids).delete()

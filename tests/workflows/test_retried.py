@@ -1,0 +1,159 @@
+"""A dead letter of a run that an operator retries: with its success the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from jobs.models import Callback, EndNotice, Job
+from jobs.operations.jobs import cancel_job, retry_dead_letter
+from tests.workflows.theatre import Theatre, model, states
+from workflows.domain.states import RunState
+from workflows.execution.notices import delete_of_ended
+from workflows.models import Node, Run
+from workflows.sweeps import lost_ends
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def faulty(fault: Any = "fail", **more: Any) -> dict[str, Any]:
+    return model(payload={"fault": fault}, **more)
+
+
+Repair = Callable[..., None]
+
+
+@pytest.fixture
+def repair(theatre: Theatre) -> Iterator[Repair]:
+    """Retries dead letters; this time the model does its work. The payloads are put back before the laws of
+    runs are checked."""
+    payloads: dict[str, Any] = {}
+
+    def retry(*job_ids: str) -> None:
+        for job_id in job_ids:
+            payloads[job_id] = Job.objects.get(id=job_id).payload
+            Job.objects.filter(id=job_id).update(payload={"seconds": 0.001})
+            retry_dead_letter(job_id, by="user:boss", ports=theatre.ports)
+
+    yield retry
+    for job_id, payload in payloads.items():
+        Job.objects.filter(id=job_id).update(payload=payload)
+
+
+def failed_jobs() -> list[str]:
+    return list(Job.objects.filter(state="failed").order_by("id").values_list("id", flat=True))
+
+
+def test_the_nodes_after_a_retried_dead_letter_run(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.to_end(
+        theatre.start(
+            {"nodes": {"a": model(), "b": faulty(needs=["a"]), "c": model(needs=["b"])}},
+            callback_url="https://hooks.example.com/",
+        )
+    )
+    assert (run.state, states(run)["c"]) == (RunState.FAILED, "cancelled")
+    [letter] = failed_jobs()
+    repair(letter)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    assert run.round == 2
+    assert states(run) == {"a": "completed", "b": "completed", "c": "completed"}
+    assert Node.objects.get(run=run, key="b").job_id == letter, "it did not run a third time"
+    assert Job.objects.count() == 3
+    assert sorted(Callback.objects.values_list("round", flat=True)) == [1, 2]
+    assert not EndNotice.objects.exists()
+
+
+def test_other_failed_nodes_stay_failed(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": faulty(), "c": model(needs=["a"])}}))
+    letter = Node.objects.get(run=run, key="a").job_id or ""
+    repair(letter)
+    theatre.until(run, lambda: run.round == 2 and run.state != RunState.RUNNING)
+    assert states(run) == {"a": "completed", "b": "failed", "c": "completed"}
+    assert run.state == RunState.FAILED
+    assert Job.objects.filter(state="failed").count() == 1
+
+
+def test_a_map_goes_on_once_few_enough_of_its_items_fail(theatre: Theatre, repair: Repair) -> None:
+    items = ["fail", None, "fail"]
+    spec = {
+        "nodes": {
+            "all": {
+                **model(payload={"fault": {"$ref": "item", "default": None}}),
+                "map": {"over": items, "fail_at": 1},
+            },
+            "next": model(needs=["all"]),
+        }
+    }
+    run = theatre.to_end(theatre.start(spec))
+    assert run.state == RunState.FAILED
+    first, *others = failed_jobs()
+    repair(first)
+    theatre.until(run, lambda: Job.objects.get(id=first).state == "completed")
+    theatre.advance(run)
+    if others:
+        assert (run.state, run.round) == (RunState.FAILED, 1), "another item still fails"
+        repair(*others)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    assert states(run) == {"all": "completed", "next": "completed"}
+
+
+def test_a_retried_job_without_success_changes_nothing(theatre: Theatre) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
+    [letter] = failed_jobs()
+    retry_dead_letter(letter, by="user:boss", ports=theatre.ports)
+    cancel_job(letter, ports=theatre.ports)
+    theatre.advance(run)
+    assert (run.state, run.round) == (RunState.FAILED, 1)
+    assert not EndNotice.objects.exists()
+
+
+def test_a_success_whose_hint_was_lost_is_found_by_the_sweep(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
+    [letter] = failed_jobs()
+    repair(letter)
+    while Job.objects.get(id=letter).state != "completed":
+        theatre.worker.work("m")
+    theatre.woken.clear()
+    EndNotice.objects.update(at=timezone.now() - timedelta(hours=1))
+    lost_ends.sweep(theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+
+
+def test_a_success_that_arrives_while_notices_are_deleted_stays(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
+    repair(*failed_jobs())
+    while not EndNotice.objects.filter(state="completed").exists():
+        theatre.worker.work("m")
+    delete_of_ended([run.id])  # the rest of a step that did not see it
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+
+
+def test_in_a_running_run_the_nodes_that_waited_for_it_start(theatre: Theatre, repair: Repair) -> None:
+    spec = {
+        "nodes": {
+            "a": faulty(),
+            "b": model(needs=["a"]),
+            "ask": {"human": {"title": "?", "choose_from": [1]}},
+        }
+    }
+    run = theatre.start(spec)
+    theatre.until(run, lambda: states(run)["b"] == "cancelled")
+    [letter] = failed_jobs()
+    repair(letter)
+    theatre.until(run, lambda: states(run)["b"] == "completed")
+    assert (run.state, run.round) == (RunState.RUNNING, 1)
+
+
+def test_a_sub_run_that_goes_on_lets_its_parent_go_on(theatre: Theatre, repair: Repair) -> None:
+    theatre.put("child", {"nodes": {"x": faulty()}})
+    run = theatre.to_end(
+        theatre.start({"nodes": {"sub": {"workflow": "child"}, "last": model(needs=["sub"])}})
+    )
+    assert run.state == RunState.FAILED
+    repair(*failed_jobs())
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    assert set(Run.objects.values_list("state", "round")) == {("completed", 2)}
