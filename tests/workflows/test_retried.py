@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from jobs.models import Callback, EndNotice, Job
 from jobs.operations.jobs import cancel_job, retry_dead_letter
+from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows.domain.states import RunState
 from workflows.execution.notices import delete_of_ended
@@ -33,9 +34,13 @@ def repair(theatre: Theatre) -> Iterator[Repair]:
     runs are checked."""
     payloads: dict[str, Any] = {}
 
+    def held() -> list[str | None]:
+        return [view.job_id for view in theatre.shop.leases.slots("gpu-1") if view.job_id]
+
     def retry(*job_ids: str) -> None:
         for job_id in job_ids:
             payloads[job_id] = Job.objects.get(id=job_id).payload
+            wait_for(lambda: not held())  # its ticket is refused while its lease ends; a sweep would push it
             Job.objects.filter(id=job_id).update(payload={"seconds": 0.001})
             retry_dead_letter(job_id, by="user:boss", ports=theatre.ports)
 
