@@ -56,7 +56,7 @@ from jobs.reports.jobs import list_jobs
 from jobs.submission.request import Submit, check_request, read_request
 
 _STATUSES = [state.value for state in JobState]
-_EVENT_ID = re.compile(r"[0-9]{1,9}\Z")
+EVENT_ID = re.compile(r"[0-9]{1,9}\Z")
 
 
 class Jobs(JobView):
@@ -169,7 +169,7 @@ class JobEvents(JobView):
     def get(self, request: Request, job_id: str) -> HttpResponse:
         allow_only(request, ("last_event_id",))
         job_id = require_visible(request, job_id)
-        after = int(last_event_id(request, _EVENT_ID, "Must be the id of an event, up to 9 digits."))
+        after = int(last_event_id(request, EVENT_ID, "Must be the id of an event, up to 9 digits."))
         reader = principal_of(request)
         with_output, in_full = may_see_payloads(reader), may_see_details(reader)
         streams = shown_streams(reader, settings.DISPATCHER.tenant_logs)

@@ -19,7 +19,7 @@ from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
 from foundation.secrets import verified
 from jobs.api import bodies, parameters
-from jobs.api.jobs import _last_event_id
+from jobs.api.jobs import EVENT_ID, last_event_id
 from jobs.api.parameters import JobPages
 from jobs.api.submit import idempotency_key, preferred_wait, read_submit
 from jobs.callbacks.guard import RefusedOrigins, check_callback_url, read_url, receiver_of
@@ -121,7 +121,7 @@ def query(text: str) -> None:
         lambda: gpus_parameters.text_parameter(request, "model"),
         lambda: gpus_parameters.choice_parameter(request, "state", ("a", "b")),
         lambda: gpus_parameters.allow_only(request, ("cursor", "limit")),
-        lambda: _last_event_id(request),
+        lambda: last_event_id(request, EVENT_ID, ""),
     ):
         with suppress(Problem):
             read()
@@ -132,9 +132,9 @@ def prefer(text: str) -> None:
     assert seconds is None or 0 <= seconds < 1e9
 
 
-def last_event_id(text: str) -> None:
+def resumed_from(text: str) -> None:
     request: Any = SimpleNamespace(query_params=QueryDict(""), headers={"Last-Event-ID": text})
-    assert 0 <= _last_event_id(request) < 2**63
+    assert 0 <= int(last_event_id(request, EVENT_ID, "")) < 2**63
 
 
 def callback_url(url: str) -> None:
@@ -191,7 +191,7 @@ PARSERS = [
         st.sampled_from(["wait=5", 'respond-async, wait = "10"', "wait=999999999", ""]),
     ),
     Parser("Idempotency-Key", header(idempotency_key), st.text(max_size=300), (Problem,)),
-    Parser("Last-Event-ID", header(last_event_id), st.sampled_from(["0", "17", "999999999999"]), (Problem,)),
+    Parser("Last-Event-ID", header(resumed_from), st.sampled_from(["0", "17", "999999999999"]), (Problem,)),
     Parser("job id", parameters.job_id_of, st.text(max_size=30), (Problem,)),
     Parser("token of a push", header(partial(verified, purpose=PUSH_TOKEN)), st.text(max_size=60)),
     Parser("callback URL", callback_url, URL, (CallbackUrlRefused,)),
