@@ -291,6 +291,10 @@ class DispatcherSettings:
     """Largest artifact; a larger one gets 413. S3 takes up to 5 GiB in one piece."""
     max_artifact_refs: int = 1000
     """Most references to artifacts in one payload."""
+    max_form_bytes: int = 32 * 1024 * 1024
+    """Largest submit as a form with files; a larger one gets 413. Larger files are uploaded as artifacts."""
+    form_files: int = 16
+    """Most files of one form; more get 413."""
     tenant_artifact_bytes: int = 100 * 1024 * 1024 * 1024
     """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
     tenant_promised_artifacts: int = 1000
@@ -446,6 +450,8 @@ _AT_LEAST_ONE = (
     "artifact_completions",
     "max_artifact_bytes",
     "max_artifact_refs",
+    "max_form_bytes",
+    "form_files",
     "tenant_promised_artifacts",
     "run_artifacts",
     "run_artifact_bytes",

@@ -52,6 +52,7 @@ from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
 from jobs.limits.submit_limits import Admission, admit_each
 from jobs.ports import Ports
+from jobs.submission.input_files import has_files
 from jobs.submission.request import Item, is_slow_check
 from jobs.submission.submit import GroupRefused, Submission, submit_group
 
@@ -318,6 +319,7 @@ def _read(case: _Case, ports: Ports) -> bool:
             case.wanted.request.reject_if_busy
             or (spec and is_slow_check(spec.payload_schema, body))
             or MARK in body  # the store may be asked for them
+            or (spec and spec.payload_schema and has_files(spec.payload_schema) and b"data:" in body.lower())
             or _ESCAPED_ASCII.search(body)
         )
     except Exception as error:

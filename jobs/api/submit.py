@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.json_body import expect_body, read_body
+from foundation.http_api.json_parser import StrictJsonParser
 from foundation.http_api.openapi import described, json_schema
 from foundation.http_api.prefer import preferences
 from foundation.http_api.problems import FieldError, Problem
@@ -24,6 +25,7 @@ from jobs import ports
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, require_visible, tenant_of
 from jobs.api.errors import refusal_problem
+from jobs.api.forms import SubmitForm, SubmitFormParser, is_form
 from jobs.api.parameters import JOB_ID, unknown_job
 from jobs.api.representations import batch_item_json, job_json, job_url, submitted_json
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope, may_see_details, may_see_payloads
@@ -32,6 +34,7 @@ from jobs.events.handover import WAIT_HEADER, WaitFor, offered
 from jobs.limits.submit_limits import Admission, Rate, admit
 from jobs.operations.rerun import find_with_payload, rerun_job
 from jobs.reports.jobs import find_job
+from jobs.submission.input_files import NO_FILES, InputFiles
 from jobs.submission.request import (
     Item,
     KeyText,
@@ -81,7 +84,15 @@ class RateLimitedView(JobView):
 
 
 class Submit(RateLimitedView):
+    parser_classes = (StrictJsonParser, SubmitFormParser)
+
     def max_body_bytes(self) -> int:
+        if is_form(self.request):
+            return max_submit_bytes() + int(settings.DISPATCHER.max_form_bytes)
+        return max_submit_bytes()
+
+    def max_job_bytes(self) -> int:
+        """Return the limit of a form's part `job`."""
         return max_submit_bytes()
 
     @described(
@@ -92,18 +103,25 @@ class Submit(RateLimitedView):
         body=SubmitBody,
         parameters=(IDEMPOTENCY, PREFER),
         description="202: the job is stored durably. 200: the job has ended, within n seconds with "
-        "`Prefer: wait=n`, or before a repeated request with the same Idempotency-Key.",
+        "`Prefer: wait=n`, or before a repeated request with the same Idempotency-Key. Also as a form "
+        "(`multipart/form-data`): this body is its part `job`, and the payload refers to its files by "
+        '`{"$file": "<part>"}`.',
     )
     def post(self, request: Request) -> Response:
         principal, tenant_id, fields = principal_of(request), tenant_of(request), request.headers
         key = idempotency_key(fields.get("Idempotency-Key"))  # before the body is received
         rate = self.take_token(request, tenant_id)
-        parsed = read_submit(request.data, key=key, prefer=fields.get("Prefer", ""))
+        sent = request.data
+        form = sent if isinstance(sent, SubmitForm) else SubmitForm(sent, {})
         item: Item
         try:
+            files = InputFiles(form.files, principal.name)
+            parsed = read_submit(form.job, key=key, prefer=fields.get("Prefer", ""), files=files)
             item = submit_job(parsed.request, tenant=tenant_id, ports=self.ports, key_models=principal.models)
         except Refused as refused:
             item = refused
+        finally:
+            form.close()
         answer = answer_submit(item, parsed.wait, principal, rate, can_wait=offered(request.META))
         return Response(answer.data, status=answer.status, headers=answer.headers)
 
@@ -254,10 +272,10 @@ class ParsedSubmit:
     wait: float | None
 
 
-def read_submit(body: Any, *, key: str | None, prefer: str) -> ParsedSubmit:
+def read_submit(body: Any, *, key: str | None, prefer: str, files: InputFiles = NO_FILES) -> ParsedSubmit:
     """Validate the parsed JSON of a submit. key: a checked idempotency key. prefer: the header `Prefer`.
-    Raises Problem."""
-    return ParsedSubmit(read_request(body, idempotency_key=key), preferred_wait(prefer))
+    files: that came with it. Raises Problem."""
+    return ParsedSubmit(read_request(body, idempotency_key=key, files=files), preferred_wait(prefer))
 
 
 # -- the response --------------------------------------------------------------------

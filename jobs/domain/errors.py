@@ -97,6 +97,49 @@ class TooManyRunArtifacts(Refused):
     status = 429
 
 
+class FileInvalid(Refused):
+    """The text at a place for a file is not a file."""
+
+    code = "file_invalid"
+    status = 422
+
+
+class FileTypeWrong(Refused):
+    """The file is of another type than the model's schema declares for its place."""
+
+    code = "file_type_wrong"
+    status = 422
+
+
+class FileNotSent(Refused):
+    """The payload refers to a file that the form does not have."""
+
+    code = "file_not_sent"
+    status = 422
+
+
+class FileUnused(Refused):
+    """The form has a file that the payload does not refer to."""
+
+    code = "file_unused"
+    status = 422
+
+
+class FileRefused(Refused):
+    """The file can't become an artifact: a limit of the tenant's artifacts is reached."""
+
+    code = "artifact_quota_full"
+    status = 429
+
+    def __init__(self, why: Exception, *, pointer: str) -> None:
+        """why: with `code`, `status` and `retry_after_seconds`, as `artifacts.errors.ArtifactRefused`."""
+        super().__init__(
+            str(why), pointer=pointer, retry_after_seconds=getattr(why, "retry_after_seconds", None)
+        )
+        self.code = getattr(why, "code", self.code)
+        self.status = getattr(why, "status", self.status)
+
+
 class PayloadCheckTooLong(Refused):
     """The check of the payload against the model's schema took too long. Send a simpler payload."""
 

@@ -70,6 +70,7 @@ from jobs.limits.submit_limits import limits_of
 from jobs.models import IdempotencyKey, Job
 from jobs.ports import Ports
 from jobs.submission.artifact_refs import checked_refs
+from jobs.submission.input_files import NO_FILES, InputFiles, PayloadFiles, fingerprint_body, has_files
 
 HIGHEST, DEFAULT_PRIORITY, LOWEST = 1, 5, 9
 PRIORITY_OF_TRUE = 2
@@ -165,7 +166,7 @@ class SubmitRequest:
     """A job to submit. fingerprint: hash of the body, equal for equal bodies; only set with an
     `idempotency_key`. artifacts: ids of those that its payload refers to, once it is checked. rerun_of: id of
     the job that it runs again. by: actor of the audit entry; None: of a client's own request, which has
-    none."""
+    none. files: that came with it, and become artifacts when it is checked."""
 
     body: Submit
     idempotency_key: str | None = None
@@ -173,6 +174,7 @@ class SubmitRequest:
     artifacts: tuple[str, ...] = ()
     rerun_of: str | None = None
     by: str | None = None
+    files: InputFiles = NO_FILES
 
     @property
     def reject_if_busy(self) -> bool:
@@ -185,12 +187,15 @@ class SubmitRequest:
         return run_at if run_at is not None and run_at > now else None
 
 
-def read_request(value: Any, *, idempotency_key: str | None = None) -> SubmitRequest:
-    """Read the body of a submit. idempotency_key: from the header. Raises Problem 422."""
+def read_request(
+    value: Any, *, idempotency_key: str | None = None, files: InputFiles = NO_FILES
+) -> SubmitRequest:
+    """Read the body of a submit. idempotency_key: from the header. files: that came with it. Raises Problem
+    422."""
     body = read_body(Submit, value)
     if idempotency_key is None:
-        return SubmitRequest(body)
-    return SubmitRequest(body, idempotency_key, fingerprint(value))
+        return SubmitRequest(body, files=files)
+    return SubmitRequest(body, idempotency_key, fingerprint(fingerprint_body(value, files)), files=files)
 
 
 def read_item(value: Any) -> SubmitRequest:
@@ -343,13 +348,21 @@ def checked_unless_replay(
     used = known.get(request.idempotency_key or "")
     if used is not None and used.fingerprint == request.fingerprint:
         return request
-    return _checked(request, tenant_id, may, now, ports)
+    is_conflict = used is not None  # refused when it is stored
+    return _checked(request, tenant_id, may, now, ports, store_files=not is_conflict)
 
 
 def _checked(
-    request: SubmitRequest, tenant_id: int, may: Allowed, now: datetime, ports: Ports
+    request: SubmitRequest,
+    tenant_id: int,
+    may: Allowed,
+    now: datetime,
+    ports: Ports,
+    *,
+    store_files: bool = True,
 ) -> SubmitRequest | Refused:
-    """Return the request, or the refusal of a check that needs neither limits nor other jobs."""
+    """Return the request, or the refusal of a check that needs neither limits nor other jobs. store_files:
+    make its files artifacts."""
     try:
         may.check(request.body.model)
         spec = ports.registry.model_spec(request.body.model)
@@ -365,10 +378,21 @@ def _checked(
         text = json.dumps(request.body.payload, separators=(",", ":"), ensure_ascii=False).encode()
         if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
-        check_payload(spec.payload_schema, request.body.payload, text, may.checks, ports.schema_processes)
-        artifacts = checked_refs(request.body.payload, text, tenant_id, now, ports) if MARK in text else ()
+        files = None
+        if request.files.uploaded or (spec.payload_schema and has_files(spec.payload_schema)):
+            files = PayloadFiles(request.body.payload, spec.payload_schema, request.files)
+        shown = request.body.payload if files is None else files.for_check()
+        check_payload(spec.payload_schema, shown, text, may.checks, ports.schema_processes)
         if request.body.callback_url:
             check_callback_url(request.body.callback_url, refused_origins(ports.registry))
+        if files is not None and store_files:
+            payload = files.stored(tenant_id, now, ports)
+            if payload is not request.body.payload:
+                request = replace(request, body=request.body.model_copy(update={"payload": payload}))
+                text = json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
+        artifacts = checked_refs(request.body.payload, text, tenant_id, now, ports) if MARK in text else ()
+        if files is not None and artifacts:
+            files.check_types(tenant_id)
     except Refused as refused:
         return refused
     return replace(request, artifacts=artifacts) if artifacts else request
@@ -379,7 +403,7 @@ def check_request(
 ) -> None:
     """Check a request without submitting it; limits are not checked. Raises Refused."""
     may = Allowed(limits_of(tenant, ports).allowed_models, key_models)
-    checked = _checked(request, tenant, may, ports.clock.now(), ports)
+    checked = _checked(request, tenant, may, ports.clock.now(), ports, store_files=False)
     if isinstance(checked, Refused):
         raise checked
 

@@ -1,0 +1,148 @@
+"""The fields of payloads and results that hold files, as their JSON Schema marks them: a text with
+`format: "uri"` and a `contentMediaType`, such as ``image/png`` or ``image/*``.
+
+The server gets a URL there. A client may give an artifact, a `data:` URI or a URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+from foundation.json_paths import Path
+
+MAX_STEPS = 20_000
+"""Subschemas that are looked at, counted again wherever a $ref leads to them."""
+_HERE = ("allOf", "anyOf", "oneOf")
+_BRANCHES = ("if", "then", "else")
+
+
+@dataclass(frozen=True, slots=True)
+class FileValue:
+    """A value at a place for a file. media_types: those that the schema declares for it."""
+
+    path: Path
+    value: Any
+    media_types: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Node:
+    """Places below a value: by key or index, of all further members, of all further items."""
+
+    media_types: list[str] = field(default_factory=list)
+    children: dict[str | int, _Node] = field(default_factory=dict)
+    members: _Node | None = None
+    items: _Node | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        below = [*self.children.values(), self.members, self.items]
+        return not self.media_types and all(one is None or one.is_empty for one in below)
+
+
+class FileFields:
+    """The places for files of one schema."""
+
+    def __init__(self, root: _Node) -> None:
+        self._root = root
+
+    def find(self, value: Any) -> Iterator[FileValue]:
+        """Yield the values of a payload or result at these places, whatever they are."""
+        waiting: list[tuple[_Node, Any, Path]] = [(self._root, value, ())]
+        while waiting:
+            node, one, path = waiting.pop()
+            if node.media_types:
+                yield FileValue(path, one, tuple(node.media_types))
+                continue
+            if isinstance(one, dict):
+                pairs = [(node.children.get(key, node.members), key) for key in one]
+            elif isinstance(one, list):
+                pairs = [(node.children.get(at, node.items), at) for at in range(len(one))]
+            else:
+                continue
+            below = [(child, one[key], (*path, key)) for child, key in pairs if child is not None]
+            waiting += reversed(below)
+
+
+@lru_cache(maxsize=256)
+def file_fields(schema_text: str) -> FileFields | None:
+    """Return the places for files of a schema; None if it has none. schema_text: canonical, as
+    `ForeignSchema.text`."""
+    if '"contentMediaType"' not in schema_text:
+        return None
+    root = _Node()
+    _Reader(json.loads(schema_text)).read(root)
+    return None if root.is_empty else FileFields(root)
+
+
+class _Reader:
+    """Collects the places of a schema. A part that refers to itself is not followed into itself."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._steps = 0
+
+    def read(self, root: _Node) -> None:
+        self._read(self._schema, root, ())
+
+    def _read(self, schema: Any, node: _Node, under_way: tuple[str, ...]) -> None:
+        self._steps += 1
+        if not isinstance(schema, dict) or self._steps > MAX_STEPS:
+            return
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in under_way:
+            self._read(self._target(reference), node, (*under_way, reference))
+        media_type = schema.get("contentMediaType")
+        if isinstance(media_type, str) and schema.get("format") == "uri" and _is_text(schema):
+            node.media_types.append(media_type)
+        for name in _HERE:
+            for one in schema.get(name) if isinstance(schema.get(name), list) else ():  # type: ignore[union-attr]
+                self._read(one, node, under_way)
+        for name in _BRANCHES:
+            self._read(schema.get(name), node, under_way)
+        self._read_below(schema, node, under_way)
+
+    def _read_below(self, schema: Mapping[str, Any], node: _Node, under_way: tuple[str, ...]) -> None:
+        properties = schema.get("properties")
+        for key, one in properties.items() if isinstance(properties, dict) else ():
+            self._read(one, node.children.setdefault(key, _Node()), under_way)
+        first = schema.get("prefixItems")
+        for at, one in enumerate(first if isinstance(first, list) else ()):
+            self._read(one, node.children.setdefault(at, _Node()), under_way)
+        if isinstance(schema.get("items"), dict):
+            node.items = node.items or _Node()
+            self._read(schema["items"], node.items, under_way)
+        patterns = schema.get("patternProperties")
+        further = [schema.get("additionalProperties")]
+        further += patterns.values() if isinstance(patterns, dict) else ()
+        for one in further:
+            if isinstance(one, dict):
+                node.members = node.members or _Node()
+                self._read(one, node.members, under_way)
+
+    def _target(self, reference: str) -> Any:
+        """Return what a reference inside the schema leads to; None for any other."""
+        if reference == "#":
+            return self._schema
+        if not reference.startswith("#/"):
+            return None
+        found = self._schema
+        for part in unquote(reference[2:]).split("/"):
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, dict):
+                found = found.get(key)
+            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                return None
+        return found
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type", "string")
+    return kind == "string" or (isinstance(kind, list) and "string" in kind)

@@ -1,0 +1,259 @@
+"""The files that come with a submit: parts of its form, and `data:` URIs at the places that the model's
+schema marks for files. They become artifacts, and the payload refers to them.
+
+A payload of a model without such places, sent as plain JSON, costs nothing here.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+
+from artifacts.errors import ArtifactRefused
+from artifacts.file_fields import FileFields, file_fields
+from artifacts.keep import HashedFile, LocalFile, keep_file
+from artifacts.media_types import bare, fits, type_of
+from artifacts.models import Artifact
+from artifacts.refs import REF, ref
+from artifacts.store.contract import StoreError
+from foundation.data_uri import BadDataUri, is_data_uri, read_data_uri
+from foundation.foreign_schema import Schema, SchemaRefused, compiled
+from foundation.json_paths import Path, pointer, with_values
+from jobs.domain.errors import (
+    ArtifactStoreUnavailable,
+    FileInvalid,
+    FileNotSent,
+    FileRefused,
+    FileTypeWrong,
+    FileUnused,
+    Refused,
+    TooManyArtifacts,
+)
+from jobs.ports import Ports
+
+FILE = "$file"
+"""The one member of an object that refers to a part of the form, by name."""
+_POINTER = "/payload"
+_CHECKED_AS = "https://artifact.invalid/" + "0" * 26
+"""What a schema is checked with in place of a file: the server gets a URL there."""
+_CHECKED_AS_REF = ref("0" * 26)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """The files of one request. uploaded: parts of its form, by name. made_by_key: name of the API key."""
+
+    uploaded: Mapping[str, LocalFile] = field(default_factory=dict)
+    made_by_key: str = ""
+
+
+NO_FILES = InputFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in a payload that holds a file. source: None for one that is an artifact already.
+    media_types: that the schema declares."""
+
+    path: Path
+    source: LocalFile | str | None
+    media_types: tuple[str, ...] = ()
+    is_marked: bool = True
+
+
+class PayloadFiles:
+    """The files of one payload. Raises Refused."""
+
+    def __init__(self, payload: Any, schema: Schema | None, files: InputFiles) -> None:
+        self._payload, self._files = payload, files
+        self._places = [*_marked(payload, _fields(schema), files)]
+        if files.uploaded:
+            known = {one.path for one in self._places}
+            self._places += [one for one in _references(payload, files, known)]
+            _check_all_used(self._places, files)
+
+    def for_check(self) -> Any:
+        """Return the payload as the model's schema is checked with it: the server gets a URL for a file."""
+        if not self._places:
+            return self._payload
+        new = {
+            one.path: _CHECKED_AS if one.is_marked else _CHECKED_AS_REF
+            for one in self._places
+            if not isinstance(one.source, str)
+        }
+        return with_values(self._payload, new) if new else self._payload
+
+    def stored(self, tenant_id: int, now: datetime, ports: Ports) -> Any:
+        """Make the files artifacts of the tenant; return the payload with references to them."""
+        sources = [one for one in self._places if one.source is not None]
+        if len(sources) > settings.DISPATCHER.max_artifact_refs:
+            raise TooManyArtifacts(
+                f"A payload may have {settings.DISPATCHER.max_artifact_refs} files "
+                "(DISPATCHER_MAX_ARTIFACT_REFS).",
+                pointer=_POINTER,
+            )
+        if not sources:
+            return self._payload
+        found = [(one, *_opened(one)) for one in sources]  # all are checked before the first is stored
+        new = {}
+        for place, file, content_type in found:
+            keep = partial(keep_file, file, tenant_id=tenant_id, content_type=content_type, now=now)
+            row = _kept(
+                place,
+                partial(keep, made_by_key=self._files.made_by_key, store=ports.artifact_store),
+            )
+            new[place.path] = ref(row.pk)
+        return with_values(self._payload, new)
+
+    def check_types(self, tenant_id: int) -> None:
+        """Check the types of artifacts that stand at places for files."""
+        marked = {
+            value[REF]: one
+            for one in self._places
+            if one.source is None and isinstance(value := _at(self._payload, one.path), dict)
+        }
+        ids = [one for one in marked if isinstance(one, str)]
+        rows = Artifact.objects.filter(tenant_id=tenant_id, pk__in=ids).exclude(content_type="")
+        for artifact_id, content_type in rows.values_list("pk", "content_type"):
+            place = marked[artifact_id]
+            if not fits(content_type, place.media_types):
+                raise _wrong_type(place, content_type)
+
+
+def _kept(place: _Place, keep: Callable[[], Artifact]) -> Artifact:
+    try:
+        return keep()
+    except ArtifactRefused as refused:
+        raise FileRefused(refused, pointer=_pointer(place)) from None
+    except StoreError as error:
+        raise ArtifactStoreUnavailable(
+            f"The file can't be stored. {error}", pointer=_pointer(place), retry_after_seconds=5.0
+        ) from None
+
+
+def has_files(schema: Schema | None) -> bool:
+    """Return True if a schema marks places for files."""
+    return _fields(schema) is not None
+
+
+def fingerprint_body(body: Any, files: InputFiles) -> Any:
+    """Return a submit's body with the hash of each part that it refers to in place of its name."""
+    if not files.uploaded:
+        return body
+    new = {path: {FILE: files.uploaded[name].sha256} for path, name in _names(body) if name in files.uploaded}
+    return with_values(body, new) if new else body
+
+
+def _fields(schema: Schema | None) -> FileFields | None:
+    if schema is None:
+        return None
+    try:
+        return file_fields(compiled(schema).text)
+    except SchemaRefused:
+        return None
+
+
+def _marked(payload: Any, fields: FileFields | None, files: InputFiles) -> Iterator[_Place]:
+    """Yield the places that the schema marks and that hold a file."""
+    if fields is None:
+        return
+    for one in fields.find(payload):
+        value = one.value
+        if isinstance(value, str) and is_data_uri(value):
+            yield _Place(one.path, value, one.media_types)
+        elif isinstance(value, dict) and REF in value:
+            yield _Place(one.path, None, one.media_types)
+        elif files.uploaded and _is_reference(value):
+            yield _Place(one.path, _part(value[FILE], one.path, files), one.media_types)
+
+
+def _references(payload: Any, files: InputFiles, known: set[Path]) -> Iterator[_Place]:
+    """Yield the references to parts at other places."""
+    for path, name in _names(payload):
+        if path not in known:
+            yield _Place(path, _part(name, path, files), is_marked=False)
+
+
+def _names(value: Any) -> Iterator[tuple[Path, str]]:
+    """Yield the references to parts in a JSON value, with their places."""
+    waiting: list[tuple[Any, Path]] = [(value, ())]
+    while waiting:
+        one, path = waiting.pop()
+        if _is_reference(one):
+            yield path, one[FILE]
+        elif isinstance(one, dict):
+            waiting += [(child, (*path, key)) for key, child in one.items() if isinstance(child, dict | list)]
+        elif isinstance(one, list):
+            waiting += [
+                (child, (*path, at)) for at, child in enumerate(one) if isinstance(child, dict | list)
+            ]
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(FILE), str)
+
+
+def _part(name: str, path: Path, files: InputFiles) -> LocalFile:
+    found = files.uploaded.get(name)
+    if found is None:
+        raise FileNotSent(
+            f"The form has no file {name[:100]!r}; it has {_listed(files.uploaded)}.",
+            pointer=f"{_POINTER}{pointer(path)}",
+        )
+    return found
+
+
+def _check_all_used(places: Sequence[_Place], files: InputFiles) -> None:
+    used = {id(one.source) for one in places}
+    unused = [name for name, file in files.uploaded.items() if id(file) not in used]
+    if unused:
+        raise FileUnused(
+            f"The payload does not refer to the file {unused[0][:100]!r} of the form. Refer to it by "
+            f'{{"{FILE}": "{unused[0][:100]}"}}.',
+            pointer=_POINTER,
+        )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(repr(name[:50]) for name in list(names)[:10]) or "none"
+
+
+def _opened(place: _Place) -> tuple[LocalFile, str]:
+    """Return the file of a place, and its type. Raises FileInvalid, FileTypeWrong."""
+    file = place.source
+    if isinstance(file, str):
+        try:
+            media_type, data = read_data_uri(file)
+        except BadDataUri as bad:
+            raise FileInvalid(f"Not a file: {bad}.", pointer=_pointer(place)) from None
+        hashed = HashedFile(io.BytesIO())
+        hashed.add(data)
+        file = hashed.done(media_type=media_type)
+    assert file is not None
+    found = type_of(file.head(), file.media_type, place.media_types)
+    if found is None:
+        raise _wrong_type(place, type_of(file.head(), file.media_type) or "unknown")
+    return file, found
+
+
+def _wrong_type(place: _Place, found: str) -> Refused:
+    return FileTypeWrong(
+        f"The model's schema wants {' or '.join(place.media_types)[:200]} here; the file is {bare(found)}.",
+        pointer=_pointer(place),
+    )
+
+
+def _pointer(place: _Place) -> str:
+    return f"{_POINTER}{pointer(place.path)}"
+
+
+def _at(value: Any, path: Path) -> Any:
+    for part in path:
+        value = value[part]
+    return value

@@ -1,0 +1,299 @@
+"""Files in the request of a submit: forms, and `data:` URIs at the places that a model's schema marks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.store.contract import Store, StoreUnavailable
+from artifacts.store.local import LocalStore
+from jobs.models import Job
+
+from .conftest import Account, World, make_model
+
+pytestmark = pytest.mark.django_db
+SUBMIT = "/api/v1/queue/submit"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+WAV = b"RIFF\x00\x00\x00\x00WAVEfmt " + bytes(40)
+BOUNDARY = "----limit"
+FILE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "image": {"type": "string", "format": "uri", "contentMediaType": "image/*", "maxLength": 5000},
+        "sounds": {"type": "array", "items": {"$ref": "#/$defs/sound"}},
+        "link": {"type": "string", "format": "uri"},
+        "table": {"type": "string", "format": "uri", "contentMediaType": "text/csv"},
+    },
+    "$defs": {"sound": {"type": "string", "format": "uri", "contentMediaType": "audio/wav"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def store(world: World, db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    limit(monkeypatch, artifact_reserve_bytes=0)
+    make_model("zimg", payload_schema=FILE_SCHEMA)
+    return world.ports.artifact_store
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, **limits))
+
+
+def data_uri(data: bytes, media_type: str = "image/png") -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+def submit(who: Account, payload: Any, **more: Any) -> Any:
+    return who.client.post(SUBMIT, {"model": "zimg", "payload": payload}, format="json", **more)
+
+
+def part(name: str, data: bytes | str, *, filename: str | None = None, kind: str = "") -> bytes:
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"'
+    head += f'; filename="{filename}"' if filename is not None else ""
+    head += f"\r\nContent-Type: {kind}" if kind else ""
+    raw = data.encode() if isinstance(data, str) else data
+    return head.encode() + b"\r\n\r\n" + raw + b"\r\n"
+
+
+END = f"--{BOUNDARY}--\r\n".encode()
+
+
+def send(who: Account, body: bytes, **more: Any) -> Any:
+    return who.client.generic(
+        "POST", SUBMIT, body, content_type=f"multipart/form-data; boundary={BOUNDARY}", **more
+    )
+
+
+def form(who: Account, payload: Any, files: Mapping[str, bytes], **more: Any) -> Any:
+    job = part("job", json.dumps({"model": "zimg", "payload": payload}))
+    parts = [part(name, data, filename=f"{name}.bin") for name, data in files.items()]
+    return send(who, job + b"".join(parts) + END, **more)
+
+
+def bytes_of(store: Store, artifact_id: str) -> bytes:
+    return b"".join(store.chunks(Artifact.objects.get(pk=artifact_id).key))
+
+
+def first_error(answer: Any) -> tuple[int, str, str]:
+    body = answer.json()
+    return answer.status_code, body["code"], body["errors"][0]["pointer"] if body.get("errors") else ""
+
+
+# -- data: URIs ---------------------------------------------------------------------------------------
+
+
+def test_a_data_uri_at_a_marked_place_becomes_an_artifact(acme: Account, store: Store) -> None:
+    answer = submit(acme, {"image": data_uri(PNG), "seed": 7})
+    assert answer.status_code == 202, answer.content
+    row = Artifact.objects.get()
+    assert (row.state, row.content_type, row.bytes, row.tenant_id) == (
+        "stored",
+        "image/png",
+        len(PNG),
+        acme.tenant.pk,
+    )
+    job = Job.objects.get()
+    assert job.payload == {"image": {"$artifact": row.pk}, "seed": 7}
+    assert bytes_of(store, row.pk) == PNG
+    assert list(ArtifactUse.objects.values_list("job", "artifact")) == [(job.pk, row.pk)]
+
+
+def test_a_list_of_files_behind_a_reference_of_the_schema_and_texts_elsewhere(acme: Account) -> None:
+    kept = {"link": data_uri(PNG), "note": data_uri(PNG)}
+    answer = submit(acme, {"sounds": [data_uri(WAV, ""), data_uri(WAV, "audio/wav")], **kept})
+    assert answer.status_code == 202, answer.content
+    row = Artifact.objects.get()
+    one = {"$artifact": row.pk}
+    assert Job.objects.get().payload == {"sounds": [one, one], **kept}
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("data:image/png;base64,@@@", "file_invalid"),
+        ("data:image/png;base64,aGk", "file_invalid"),
+        ("data:image/png;base64,aGk=\n", "file_invalid"),
+        ("data:image/png;base64", "file_invalid"),
+        ("data:image/png,%zz", "file_invalid"),
+        ("data:im age,hi", "file_invalid"),
+        ("DATA:image/png;base64,é", "file_invalid"),
+        (data_uri(WAV, "image/png"), "file_type_wrong"),
+        (data_uri(b"plain", "text/plain"), "file_type_wrong"),
+        (data_uri(b"plain", ""), "file_type_wrong"),
+    ],
+)
+def test_a_text_that_is_no_such_file_is_refused_with_its_place(acme: Account, value: str, code: str) -> None:
+    assert first_error(submit(acme, {"image": value})) == (422, code, "/payload/image")
+    assert not Artifact.objects.exists()
+    assert not Job.objects.exists()
+
+
+def test_the_name_of_a_type_is_believed_only_where_the_bytes_say_nothing(acme: Account) -> None:
+    assert submit(acme, {"table": "data:text/csv,a%2Cb"}).status_code == 202
+    assert Artifact.objects.get().content_type == "text/csv"
+    assert first_error(submit(acme, {"table": data_uri(PNG, "text/csv")}))[1] == "file_type_wrong"
+
+
+def test_the_last_bad_file_leaves_nothing_of_those_before_it(acme: Account) -> None:
+    answer = submit(acme, {"image": data_uri(PNG), "sounds": [data_uri(WAV), "data:,"]})
+    assert first_error(answer) == (422, "file_type_wrong", "/payload/sounds/1")
+    assert not Artifact.objects.exists()
+
+
+def test_a_reference_at_a_marked_place_passes_the_schema_if_its_type_fits(
+    acme: Account, store: Store
+) -> None:
+    submit(acme, {"image": data_uri(PNG)})
+    reference = {"$artifact": Artifact.objects.get().pk}
+    assert submit(acme, {"image": reference}).status_code == 202
+    assert first_error(submit(acme, {"sounds": [reference]})) == (
+        422,
+        "file_type_wrong",
+        "/payload/sounds/0",
+    )
+    assert first_error(submit(acme, {"image": {"$artifact": "x"}}))[1] == "artifact_ref_invalid"
+
+
+def test_a_store_that_does_not_answer_refuses_the_submit_and_the_same_one_succeeds_later(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(*_: Any) -> None:
+        raise StoreUnavailable("down")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "write", down)
+        answer = submit(acme, {"image": data_uri(PNG)}, headers={"Idempotency-Key": "k"})
+    assert first_error(answer) == (503, "artifact_store_unavailable", "/payload/image")
+    assert not Job.objects.exists()
+    assert submit(acme, {"image": data_uri(PNG)}, headers={"Idempotency-Key": "k"}).status_code == 202
+    assert Artifact.objects.get().state == "stored"
+
+
+def test_quotas_count_files_that_come_with_a_submit(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, tenant_artifact_bytes=100)
+    answer = submit(acme, {"image": data_uri(PNG)})
+    assert first_error(answer) == (429, "artifact_quota_full", "/payload/image")
+    limit(monkeypatch, max_artifact_bytes=100)
+    assert first_error(submit(acme, {"image": data_uri(PNG)}))[:2] == (413, "artifact_too_large")
+
+
+def test_an_estimate_stores_no_file(acme: Account) -> None:
+    body = {"model": "zimg", "payload": {"image": data_uri(PNG)}}
+    answer = acme.client.post("/api/v1/queue/estimate", body, format="json")
+    assert answer.status_code == 200, answer.content
+    assert not Artifact.objects.exists()
+
+
+# -- forms --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["image", "影片", "../../etc/passwd", "a b\u202e.png"])
+def test_a_form_carries_the_job_and_its_files(acme: Account, store: Store, name: str) -> None:
+    answer = form(acme, {"image": {"$file": name}, "mask": [{"$file": "m"}]}, {name: PNG, "m": b"mask"})
+    assert answer.status_code == 202, answer.content
+    payload = Job.objects.get().payload
+    image, mask = payload["image"]["$artifact"], payload["mask"][0]["$artifact"]
+    assert (bytes_of(store, image), bytes_of(store, mask)) == (PNG, b"mask")
+    row = Artifact.objects.get(pk=image)
+    assert (row.content_type, row.made_by_key) == ("image/png", Artifact.objects.get(pk=mask).made_by_key)
+    assert row.made_by_key
+    assert ArtifactUse.objects.count() == 2
+
+
+def test_a_form_without_files_is_a_submit(acme: Account) -> None:
+    assert form(acme, {"seed": 1}, {}).status_code == 202
+    assert form(acme, {"note": {"$file": "x"}}, {}).status_code == 202
+    assert submit(acme, {"note": {"$file": "x"}}).status_code == 202
+
+
+def test_the_same_key_with_another_file_is_another_request(acme: Account) -> None:
+    key = {"headers": {"Idempotency-Key": "k"}}
+    first = form(acme, {"a": {"$file": "f"}}, {"f": b"one"}, **key)
+    again = form(acme, {"a": {"$file": "f"}}, {"f": b"one"}, **key)
+    assert (first.status_code, again.status_code, again.json()["job_id"]) == (
+        202,
+        202,
+        first.json()["job_id"],
+    )
+    other = form(acme, {"a": {"$file": "f"}}, {"f": b"two"}, **key)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
+    assert Artifact.objects.count() == 1
+
+
+def test_files_and_references_must_match(acme: Account) -> None:
+    assert first_error(form(acme, {"a": {"$file": "g"}}, {"f": b"x"})) == (422, "file_not_sent", "/payload/a")
+    assert first_error(form(acme, {}, {"f": b"x"})) == (422, "file_unused", "/payload")
+    wrong = form(acme, {"sounds": [{"$file": "f"}]}, {"f": PNG})
+    assert first_error(wrong) == (422, "file_type_wrong", "/payload/sounds/0")
+    assert not Artifact.objects.exists()
+
+
+JOB_PART = part("job", json.dumps({"model": "zimg", "payload": {"a": {"$file": "f"}}}))
+FILE_PART = part("f", b"bytes", filename="f")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (JOB_PART + FILE_PART, (400, "malformed_form")),
+        (JOB_PART + FILE_PART[:-9], (400, "malformed_form")),
+        (JOB_PART + FILE_PART + END[:-4], (400, "malformed_form")),
+        (b"", (422, "validation_failed")),
+        (b"no form at all", (400, "malformed_form")),
+        (FILE_PART + END, (422, "validation_failed")),
+        (JOB_PART + JOB_PART + FILE_PART + END, (422, "validation_failed")),
+        (JOB_PART + FILE_PART + FILE_PART + END, (422, "validation_failed")),
+        (JOB_PART + part("g", "text") + END, (422, "validation_failed")),
+        (part("job", "{") + END, (400, "malformed_json")),
+        (part("job", '{"a": 1, "a": 2}') + END, (400, "duplicate_key")),
+        (part("job", b"\xff\xfe") + END, (400, "malformed_json")),
+        (
+            JOB_PART + b"".join(part(f"f{at}", b"", filename="f") for at in range(17)) + END,
+            (413, "too_many_files"),
+        ),
+        (b"".join(part("job", "") for _ in range(2000)) + END, (413, "too_many_files")),
+    ],
+    ids=range(14),
+)
+def test_a_bad_form_is_refused(acme: Account, body: bytes, expected: tuple[int, str]) -> None:
+    answer = send(acme, body)
+    assert (answer.status_code, answer.json()["code"]) == expected, answer.content
+    assert not Artifact.objects.exists()
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed"])
+def test_a_form_without_a_boundary_is_refused(acme: Account, kind: str) -> None:
+    answer = acme.client.generic("POST", SUBMIT, JOB_PART + END, content_type=kind)
+    assert answer.status_code in (400, 415), answer.content
+
+
+def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, max_form_bytes=1000, max_payload_bytes=1000)
+    large = form(acme, {"a": {"$file": "f"}}, {"f": bytes(100_000)})
+    assert (large.status_code, large.json()["code"]) == (413, "payload_too_large")
+    long = form(acme, {"a": {"$file": "f"}, "b": "x" * 2000}, {"f": b""})
+    assert (long.status_code, long.json()["code"]) == (413, "payload_too_large")
+    assert not Artifact.objects.exists()
+
+
+def test_a_staff_session_and_a_key_without_the_scope_send_no_form(acme: Account, world: World) -> None:
+    acme.client.credentials(HTTP_AUTHORIZATION="Bearer wrong")
+    assert form(acme, {"a": {"$file": "f"}}, {"f": b"x"}).status_code == 401
+
+
+def test_equal_files_are_one_artifact(acme: Account) -> None:
+    answer = form(acme, {"a": {"$file": "f"}, "b": {"$file": "g"}}, {"f": PNG, "g": PNG})
+    assert answer.status_code == 202
+    row = Artifact.objects.get()
+    assert row.sha256 == hashlib.sha256(PNG).hexdigest()
+    assert Job.objects.get().payload == {"a": {"$artifact": row.pk}, "b": {"$artifact": row.pk}}
