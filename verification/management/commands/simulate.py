@@ -21,7 +21,7 @@ from verification.simulation.run import Verdict
 from verification.simulation.size import Size
 
 PROGRESS_SECONDS = 30.0
-RUNS, SCHEDULES = 2, 2
+RUNS, SCHEDULES = 1, 2
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 BROKEN, NOT_PLAYED = 1, 3
 """Exit statuses: a law was broken; the seeds could not be played."""
