@@ -50,8 +50,8 @@ def flower(valkey: EmbeddedValkey, tmp_path: Path, settings: Any) -> Iterator[No
         with override_settings(DISPATCHER=replace(settings.DISPATCHER, flower_url=url), FLOWER_LOGIN=LOGIN):
             yield
     finally:
-        process.terminate()
-        process.wait(20)
+        process.kill()  # how it stops is not tested here
+        process.wait()
 
 
 def _answers(url: str) -> bool:

@@ -198,8 +198,8 @@ def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: The
 
 
 def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatre, settings: Any) -> None:
-    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=30)
-    run = theatre.start({"nodes": {"again": {"workflow": "w", "map": {"count": 20}}}})
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=10)
+    run = theatre.start({"nodes": {"again": {"workflow": "w", "map": {"count": 6}}}})
     most = 0
 
     def ended() -> bool:
@@ -209,8 +209,8 @@ def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatr
 
     theatre.until(run, ended)
     assert run.state == RunState.FAILED
-    assert most == 30
-    assert Node.objects.filter(code="too_many_runs", detail__contains="30").exists()
+    assert most == 10
+    assert Node.objects.filter(code="too_many_runs", detail__contains="10").exists()
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ class Gpu:
         events(order, "progress", 0.5)
         return "whole"
 
+    def folder_of(self, attempt: str) -> Path:
+        return Path("/runs") / attempt
+
 
 def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
     reports: list[tuple[str, Any]] = []
