@@ -39,14 +39,15 @@ ONLY_ON_SQLITE = (
     "tests/jobs/explain",
     "tests/mutations",
     "tests/verification",
-    # their queries also run on PostgreSQL in tests/gpus/registry, tests/jobs/callbacks/test_deliver.py and
-    # tests/admin_ui/test_pages.py
+    # their queries also run on PostgreSQL in tests/gpus/registry, tests/jobs/api, tests/workflows/api,
+    # tests/jobs/callbacks/test_deliver.py and tests/admin_ui/test_pages.py
     "tests/admin_ui/dashboard",
     "tests/admin_ui/test_flower_page.py",
     "tests/admin_ui/test_live.py",
     "tests/admin_ui/test_secure_answers.py",
     "tests/admin_ui/test_session_limits.py",
     "tests/admin_ui/test_strict_policy.py",
+    "tests/dispatcher_client",
     "tests/gpus/api",
     "tests/gpus/health",
     "tests/jobs/api/test_request_headers.py",
@@ -194,9 +195,9 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
 
 
 def pytest_command(arguments: Sequence[str], *, processes: int | None = None) -> list[str]:
-    """Return pytest's command. processes: default two more than cores, because many tests wait; ``-n`` in the
+    """Return pytest's command. processes: default three above cores, because many tests wait; ``-n`` in the
     arguments overrides it."""
-    count = str(processes or _cores() + 2)
+    count = str(processes or _cores() + 3)
     parallel: tuple[str, ...]
     if any(one.startswith("-n") for one in arguments):
         parallel = ()

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
-SEEDS, PARTS = 60, 12
+SEEDS, PARTS = 40, 8
 JOBS, FAULTS = 6, 6
 
 
