@@ -151,7 +151,6 @@ def plan_of_up(
             "web",
             (python, "-m", "dispatcher_project.web", "--host", host, "--port", str(ports.web)),
             with_flower,
-            ready=lambda: http_says_ok(reachable(host), ports.web, "/livez"),
         ),
         ChildSpec(
             "flower",

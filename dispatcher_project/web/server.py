@@ -18,6 +18,7 @@ import structlog
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from dispatcher_project.supervisor.notify import READY, notify
 from dispatcher_project.web.memory import HeapTrimmer
 from dispatcher_project.web.protocol import BoundedProtocol, Connections, Reason, WebLimits, within_heads
 
@@ -52,6 +53,8 @@ class BoundedServer(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_exception)
         await super().startup(sockets)
+        if self.started:  # it listens: on a port that another process took, uvicorn exits
+            notify(READY)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:
