@@ -68,7 +68,7 @@ class NotUploaded(ArtifactRefused):
 
 
 class InUse(ArtifactRefused):
-    """Jobs refer to the artifact. Erase their data, or wait until they are removed."""
+    """Jobs or runs refer to the artifact. Erase their data, or wait until they are removed."""
 
     code = "artifact_in_use"
     status = 409

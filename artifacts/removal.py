@@ -1,14 +1,17 @@
 """The end of artifacts: unused ones are announced (tombstone), then removed; objects that no row knows are
 found by listing the store.
 
-The order of a removal: the row becomes `gone` under its lock, then the object is removed, then `removed_at`
-is set. While `removed_at` is empty, no artifact with the same content can be promised, so the late removal of
-an old object never hits a new one. A crash in between is repeated by the next sweep.
+The order of a removal: the row becomes `gone` under its lock, which ends each access through the API, then
+the object is removed, then `removed_at` is set. While `removed_at` is empty, no artifact with the same
+content can be promised, so the late removal of an old object never hits a new one. A crash in between is
+repeated by the next sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,7 +22,7 @@ from django.db.models import Exists, OuterRef
 from artifacts.errors import InUse
 from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, ArtifactUse, RunUpload
-from artifacts.store.contract import Store, StoredObject
+from artifacts.store.contract import Store, StoredObject, StoreError
 from foundation.ids import new_id
 
 State = Artifact.State
@@ -29,7 +32,14 @@ IN_USE_TIME = timedelta(days=1)
 """An expired artifact with uses is looked at again after this time."""
 UNKNOWN_TIME = timedelta(hours=24)
 """An object without a row is removed after this time: an upload's row is older than its object."""
-_TOGETHER = 100
+ERASED_AT_ONCE = 100
+"""Objects that the request of an erasure removes itself; the sweep removes the others."""
+_SWEEP_AFTER = timedelta(minutes=2)
+"""The sweep leaves an erased object to its request for so long: two removals at a time could hit an object
+that was uploaded again between them."""
+_ERASING_SECONDS = 20.0
+"""The request begins no further removal after this time."""
+_TOGETHER, _AT_ONCE = 100, 8
 _USES = ArtifactUse.objects.filter(artifact_id=OuterRef("pk"))
 
 
@@ -89,6 +99,42 @@ def remove_now(artifact_id: str, store: Store, now: datetime) -> None:
     row = Artifact.objects.filter(pk=artifact_id, removed_at=None).first()
     if row is not None:
         _remove_object(row, store, now)
+
+
+def erase_unused(artifact_ids: Iterable[str], now: datetime) -> list[str]:
+    """Make those artifacts gone that nothing uses, inside a transaction that has dropped uses of them; return
+    their ids. After its commit, `remove_erased` removes their objects."""
+    erased: list[str] = []
+    for some in _pages(sorted(set(artifact_ids))):  # sorted: transactions wait in one order
+        used = _used(locked := _locked(some))
+        rows = Artifact.objects.filter(pk__in=[pk for pk in locked if pk not in used], removed_at=None)
+        rows = rows.exclude(state=State.GONE)
+        ids = list(rows.values_list("pk", flat=True))
+        rows.update(state=State.GONE, tombstoned_at=now - TOMBSTONE_TIME + _SWEEP_AFTER)
+        erased += ids
+    return erased
+
+
+def remove_erased(artifact_ids: Sequence[str], store: Store, now: datetime) -> None:
+    """Remove the objects of erased artifacts, at most `ERASED_AT_ONCE`, so that URLs signed before find
+    nothing. The sweep removes the others, and those for which the store does not answer."""
+    ids = artifact_ids[:ERASED_AT_ONCE]
+    rows = list(Artifact.objects.filter(pk__in=ids, state=State.GONE, removed_at=None))
+    until = time.monotonic() + _ERASING_SECONDS
+
+    def remove(row: Artifact) -> str | None:
+        if time.monotonic() > until:
+            return None
+        try:
+            store.remove(row.key)
+        except StoreError:
+            return None
+        return row.pk
+
+    if rows:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as threads:
+            removed = [pk for pk in threads.map(remove, rows) if pk is not None]
+        Artifact.objects.filter(pk__in=removed, state=State.GONE).update(removed_at=now)
 
 
 def forget_gone(now: datetime, most: int) -> int:

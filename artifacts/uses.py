@@ -10,8 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
+from typing import Any
+
+from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse
+from artifacts.refs import BadRef, TooManyRefs, find_refs
 from artifacts.store.contract import Store
 from artifacts.uploads import confirm
 from foundation.database.row_codec import new_row
@@ -83,6 +87,25 @@ def add_uses(job_id: str, artifact_ids: Iterable[str], result_id: str | None = N
         ArtifactUse.objects.filter(artifact_id=result_id, job=job_id, run="").update(is_result=True)
 
 
+def add_run_uses(run_id: str, tenant_id: int, inputs: Any) -> None:
+    """Write a new run's uses of the artifacts that its inputs refer to, inside its transaction: they stay
+    until its nodes come to them. Those that are not there fail the node that needs them."""
+    try:
+        found = find_refs(inputs, settings.DISPATCHER.max_artifact_refs)
+    except (BadRef, TooManyRefs):  # a payload made of it is refused
+        return
+    if not found:
+        return
+    own = Artifact.objects.filter(tenant_id=tenant_id, pk__in=list(found)).values_list("pk", flat=True)
+    there = sorted(lock_for_use(own))
+    ArtifactUse.objects.bulk_create([new_run_use(run_id, one) for one in there], ignore_conflicts=True)
+
+
+def new_run_use(run_id: str, artifact_id: str) -> ArtifactUse:
+    """Return the row of a run's use, to be inserted."""
+    return new_row(ArtifactUse, artifact_id=artifact_id, job="", run=run_id)
+
+
 def is_result_of(job_id: str, artifact_id: str) -> bool:
     """Return True if the artifact is the job's whole result."""
     return ArtifactUse.objects.filter(artifact_id=artifact_id, job=job_id, run="", is_result=True).exists()
@@ -92,6 +115,14 @@ def drop_uses(job_ids: Sequence[str]) -> None:
     """Remove the uses of these jobs."""
     for ids in _some(job_ids, _AMONG):
         ArtifactUse.objects.filter(job__in=ids).delete()
+
+
+def drop_run_uses(run_ids: Sequence[str]) -> set[str]:
+    """Remove the uses of these runs; return the ids of their artifacts."""
+    rows = ArtifactUse.objects.filter(run__in=run_ids)
+    found = set(rows.values_list("artifact_id", flat=True))
+    rows.delete()
+    return found
 
 
 def _some(values: Iterable[str], most: int) -> Iterable[list[str]]:

@@ -1,5 +1,5 @@
 """Erases the data of a run, what it was given and made: in its own rows at once, in those of its jobs in
-batches.
+batches. Artifacts that nothing else uses are gone at once, those of all its jobs.
 
 A job's data alone can't be erased while its run keeps it: a result is the input of later nodes, of sub-runs,
 of choices and of the run's output. Rows, times, states and hashes stay.
@@ -12,13 +12,24 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
+from artifacts.models import ArtifactUse
+from artifacts.removal import erase_unused, remove_erased
+from artifacts.uses import drop_run_uses
 from foundation.database.connections import write_lock
 from gpus.registry.audit import record
 from jobs.domain.errors import JobNotOver
+from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Job
-from jobs.operations.erase import ERASED, body_without_data, erase_job_data, erased, is_erased
+from jobs.operations.erase import (
+    ERASED,
+    body_without_data,
+    erase_artifacts,
+    erase_job_data,
+    erased,
+    is_erased,
+)
 from jobs.ports import Ports
 from workflows.domain.errors import RunNotOver
 from workflows.execution.callbacks import callbacks_of
@@ -48,7 +59,11 @@ def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
             found += level
             parents = [run.id for run in level]
             level = list(Run.objects.select_for_update().filter(parent_node__run_id__in=parents))
+        artifacts = erase_unused(drop_run_uses([run.id for run in found]), now)
         record(by, "erase_run_data", f"run:{run_id}")
+    for run in found:
+        artifacts += _erase_artifacts(run, now)
+    remove_erased(artifacts, ports.artifact_store, now)
     left = JOBS_AT_ONCE
     for run in reversed(found):
         left -= erase_jobs(run, ports, left)
@@ -74,6 +89,22 @@ def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> int:
         run.erased_at = ports.clock.now()
     Run.objects.filter(id=run.id).update(erased_up_to=run.erased_up_to, erased_at=run.erased_at)
     return done
+
+
+def _erase_artifacts(run: Run, now: datetime) -> list[str]:
+    """Drop the uses of artifacts by all jobs of a run, which have ended; return the artifacts that are gone.
+    A dead letter that an operator retried keeps its own."""
+    uses = ArtifactUse.objects.filter(job=OuterRef("job_id"))
+    nodes = Node.objects.filter(Exists(uses), run=run).order_by("job_id")
+    ended = Job.objects.filter(state__in=[state.value for state in FINAL_JOB_STATES]).order_by("id")
+    gone: list[str] = []
+    last = ""
+    while ids := list(nodes.filter(job_id__gt=last).values_list("job_id", flat=True)[:JOBS_AT_ONCE]):
+        with write_lock(JOBS_AT_ONCE), transaction.atomic():
+            locked = ended.select_for_update().filter(id__in=ids).values_list("id", flat=True)
+            gone += erase_artifacts(list(locked), now)
+        last = ids[-1] or ""
+    return gone
 
 
 def _erase_rows(run: Run, now: datetime) -> None:

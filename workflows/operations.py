@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
@@ -221,6 +222,7 @@ def insert_run(run: Run, ports: Ports) -> None:
     if full := QueueLimits(now, [(run.tenant_id, "")], ports).refusal(run.tenant_id, ""):
         raise full
     run.save(force_insert=True)
+    add_run_uses(run.id, run.tenant_id, run.inputs)
     data = {"version": run.version.number}
     RunEvent.objects.create(run=run, seq=1, type="started", at=now, data=data)
 

@@ -216,7 +216,7 @@ class DataErased(TypedDict):
 
     job_id: str
     erased_at: Instant
-    artifacts: Annotated[int, about("Artifacts that the job referred to.")]
+    artifacts: Annotated[int, about("Artifacts that are gone: no other job or run used them.")]
 
 
 class StartsIn(TypedDict):

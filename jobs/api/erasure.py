@@ -24,7 +24,7 @@ class EraseJobData(JobView):
         refusals=(403, 404, 409),
         parameters=(JOB_ID,),
         description="The job stays, with its times and the hashes of payload and result. Artifacts that no "
-        "other job refers to are removed by and by. 409: the job has not ended.",
+        "other job or run refers to are gone at once (410). 409: the job has not ended.",
     )
     def delete(self, request: Request, job_id: str) -> Response:
         allow_only(request, ())

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
 
-from artifacts.models import Artifact, ArtifactUse
+from artifacts.models import ArtifactUse
+from artifacts.removal import erase_unused, remove_erased
 from foundation import json_text
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
@@ -26,8 +28,8 @@ ERASED = "$erased"
 
 
 def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_follower: bool = False) -> int:
-    """Erase the data of a job that has ended; may be repeated. Return how many artifacts it referred to:
-    those that no other job uses expire now.
+    """Erase the data of a job that has ended; may be repeated. Return how many artifacts were erased with it:
+    those that no other job uses.
 
     A dead letter is dismissed, since it can't run again. A callback that is still due is sent without the
     result. with_follower: the data of its follower (a run), which has copies, is erased too. Raises
@@ -62,14 +64,19 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
         for callback in Callback.objects.filter(job_id=job_id).iterator():
             callback.body = body_without_data(callback.body)
             callback.save(update_fields=["body"])
-        uses = ArtifactUse.objects.filter(job=job_id)
-        artifacts = list(uses.values_list("artifact_id", flat=True))
-        uses.delete()
-        made = Artifact.objects.filter(made_by_job=job_id).values_list("pk", flat=True)
-        for ids in (artifacts, list(made)):
-            Artifact.objects.filter(pk__in=ids, expires_at__gt=now).update(expires_at=now)
+        artifacts = erase_artifacts([job_id], now)
         record(by, "erase_job_data", f"job:{job_id}")
+    remove_erased(artifacts, ports.artifact_store, now)
     return len(artifacts)
+
+
+def erase_artifacts(job_ids: Sequence[str], now: datetime) -> list[str]:
+    """Drop these jobs' uses of artifacts, inside a transaction, and make those gone that no other job uses;
+    return their ids, for `remove_erased` after the commit."""
+    uses = ArtifactUse.objects.filter(job__in=job_ids)
+    artifacts = set(uses.values_list("artifact_id", flat=True))
+    uses.delete()
+    return erase_unused(artifacts, now)
 
 
 def erased(value: Any, now: datetime) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from artifacts.refs import ref
 from foundation.ids import new_id
 from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
+from workflows import erasing, operations
 from workflows.execution import writes
 from workflows.models import Node
 
@@ -31,7 +32,10 @@ def test_a_node_uses_the_artifacts_of_its_payload(theatre: Theatre) -> None:
     film = make_artifact(theatre, tombstoned_at=theatre.ports.clock.now())
     run = theatre.start(NODES, {"film": ref(film.pk)})
     theatre.advance(run)
-    assert list(ArtifactUse.objects.values_list("artifact_id", "job")) == [(film.pk, Job.objects.get().id)]
+    assert set(ArtifactUse.objects.values_list("artifact_id", "job", "run")) == {
+        (film.pk, Job.objects.get().id, ""),
+        (film.pk, "", run.id),
+    }
     film.refresh_from_db()
     assert film.tombstoned_at is None
 
@@ -57,3 +61,70 @@ def test_an_artifact_that_is_removed_between_check_and_commit_fails_the_node(
     theatre.advance(run)
     assert (Node.objects.get().code, states(run)) == ("artifact_missing", {"a": "failed"})
     assert not Job.objects.exists()
+
+
+def test_the_artifacts_of_a_runs_inputs_stay_until_its_nodes_come_to_them(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    late = {"nodes": {"q": {"timer": {"seconds": 3600}}, **NODES["nodes"]}}
+    late["nodes"]["a"] = {**NODES["nodes"]["a"], "needs": ["q"]}
+    waiting = theatre.start(late, {"film": ref(film.pk), "not a ref": {"$artifact": 5, "x": 1}})
+    assert not ArtifactUse.objects.exists(), "inputs that can't be read as references have none"
+    waiting = theatre.start(late, {"film": [ref(film.pk), ref(new_id())]})
+    ended = theatre.to_end(theatre.start(NODES, {"film": ref(film.pk)}))
+    erasing.erase_run_data(ended.id, ports=theatre.ports)
+    film.refresh_from_db()
+    assert film.state == "stored"
+    assert list(ArtifactUse.objects.values_list("run", flat=True)) == [waiting.id]
+    operations.cancel_run(waiting.id, ports=theatre.ports)
+    theatre.to_end(waiting)
+    erasing.erase_run_data(waiting.id, ports=theatre.ports)
+    film.refresh_from_db()
+    assert film.state == "gone"
+
+
+def test_a_foreign_artifact_in_inputs_is_not_kept(theatre: Theatre) -> None:
+    film = make_artifact(theatre, tenant_id=10**6)
+    theatre.start(NODES, {"film": ref(film.pk)})
+    assert not ArtifactUse.objects.exists()
+
+
+def test_all_artifacts_of_a_run_are_gone_before_the_data_of_its_last_job(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    film = make_artifact(theatre)
+    each = {"a": {**model(payload={"film": {"$ref": "inputs.film"}}), "map": {"over": {"$ref": "inputs.n"}}}}
+    run = theatre.to_end(theatre.start({"nodes": each}, {"film": ref(film.pk), "n": [1, 2, 3, 4, 5]}))
+    monkeypatch.setattr(erasing, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(erasing.erase_jobs, "__defaults__", (2,))
+    assert erasing.erase_run_data(run.id, ports=theatre.ports).erased_at is None
+    film.refresh_from_db()
+    assert film.state == "gone"
+    assert not ArtifactUse.objects.exists()
+
+
+def test_a_retried_dead_letter_of_an_erased_run_keeps_its_artifacts(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    run = theatre.to_end(theatre.start(NODES, {"film": ref(film.pk)}))
+    Job.objects.update(state="queued", finished_at=None)
+    erasing.erase_run_data(run.id, ports=theatre.ports)
+    theatre.keeps_laws = False
+    film.refresh_from_db()
+    assert film.state == "stored"
+    assert ArtifactUse.objects.get().job == Job.objects.get().id
+
+
+def test_a_run_keeps_the_artifacts_of_a_result_that_it_took_from_the_cache(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    cached = {"nodes": {"a": {**model(), "cache": {"ttl_seconds": 600}}}}
+    first = theatre.to_end(theatre.start(cached))
+    job = Job.objects.get()
+    Job.objects.update(result={"film": ref(film.pk)})
+    ArtifactUse.objects.create(artifact=film, job=job.id)
+    second = theatre.to_end(theatre.start(cached))
+    assert Job.objects.count() == 1
+    erasing.erase_run_data(first.id, ports=theatre.ports)
+    film.refresh_from_db()
+    assert film.state == "stored"
+    erasing.erase_run_data(second.id, ports=theatre.ports)
+    film.refresh_from_db()
+    assert film.state == "gone"

@@ -323,7 +323,8 @@ class EraseRunData(WorkflowView):
         parameters=(RUN_ID,),
         tag="workflows",
         description="The run stays, with its nodes, times, states, and the hashes of its inputs and output; "
-        "it can't be restarted. 409: the run has not ended.",
+        "it can't be restarted. Artifacts that no other job or run refers to are gone at once (410). "
+        "409: the run has not ended.",
     )
     def delete(self, request: Request, run_id: str) -> Response:
         allow_only(request, ())

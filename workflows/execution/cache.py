@@ -6,6 +6,7 @@ A row names the job; the result stays in the job's row alone, so it goes with th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -37,10 +38,11 @@ _result = Read(
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A result that may be taken. job_id: of the job that made it."""
+    """A result that may be taken. job_id: of the job that made it. artifacts: that it refers to."""
 
     job_id: str
     output: Any
+    artifacts: Collection[str]
 
 
 def key_of(tenant_id: int, spec: ModelSpec, payload: Any) -> str:
@@ -55,9 +57,9 @@ def find(key: str, tenant_id: int, now: datetime) -> Hit | None:
     if job_id is None:
         return None
     result, owner = _result.first(id=job_id) or (None, None)
-    if owner != tenant_id or is_erased(result) or not _artifacts_stay(result):
+    if owner != tenant_id or is_erased(result) or (artifacts := _stored_artifacts(result)) is None:
         return None
-    return Hit(job_id, result)
+    return Hit(job_id, result, artifacts)
 
 
 def entry(key: str, tenant_id: int, job_id: str, seconds: float, now: datetime) -> CachedOutput:
@@ -71,10 +73,11 @@ def entry(key: str, tenant_id: int, job_id: str, seconds: float, now: datetime) 
     )
 
 
-def _artifacts_stay(result: Any) -> bool:
-    """Return True if all artifacts that a result refers to are stored."""
+def _stored_artifacts(result: Any) -> Collection[str] | None:
+    """Return the artifacts that a result refers to; None if one is not stored."""
     try:
         ids = list(find_refs(result, settings.DISPATCHER.max_artifact_refs))
     except (BadRef, TooManyRefs):
-        return False
-    return not ids or Artifact.objects.filter(id__in=ids, state=Artifact.State.STORED).count() == len(ids)
+        return None
+    stored = Artifact.objects.filter(id__in=ids, state=Artifact.State.STORED)
+    return ids if not ids or stored.count() == len(ids) else None

@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from pydantic import ValidationError
 
-from artifacts.uses import new_uses
+from artifacts.uses import new_run_use, new_uses
 from foundation.database.row_codec import new_row
 from foundation.http_api.json_body import read_time
 from foundation.ids import new_id
@@ -107,6 +107,8 @@ class NodeStarter:
             return False
         row.state, row.finished_at = NodeState.COMPLETED.value, self._now
         row.output, row.cached_from = hit.output, hit.job_id
+        for one in hit.artifacts:  # they stay if the run that made them is erased
+            self._writes.run_uses[self._run.id, one] = new_run_use(self._run.id, one)
         self._writes.new_nodes.append(row)
         return True
 

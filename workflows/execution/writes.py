@@ -26,6 +26,7 @@ class Writes:
     ended_nodes: dict[str, Node] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     uses: list[ArtifactUse] = field(default_factory=list)
+    run_uses: dict[tuple[str, str], ArtifactUse] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     new_maps: list[MapState] = field(default_factory=list)
@@ -60,7 +61,7 @@ class Writes:
         statements.insert_all(self.chunks)
         statements.update_all(list(self.maps.values()), ["next_index", "running", "completed", "failed"])
         statements.insert_all(self.waits)
-        if self.uses:
+        if self.uses or self.run_uses:
             self._use_artifacts()
         if self.jobs:
             statements.write(transitions.new_jobs(self.jobs, now))
@@ -71,9 +72,11 @@ class Writes:
         statements.upsert_all(list(self.cached.values()))
 
     def _use_artifacts(self) -> None:
-        """Write the uses of artifacts by new jobs. If one was removed since its check, the step begins anew,
-        and fails the node."""
-        wanted = {use.artifact_id for use in self.uses}
+        """Write the uses of artifacts by new jobs, and by runs that took a cached result. If one was removed
+        since its check, the step begins anew, and fails the node or runs its job."""
+        wanted = {use.artifact_id for use in (*self.uses, *self.run_uses.values())}
         if lock_for_use(wanted) != wanted:
             raise Overtaken
         statements.insert_all(self.uses)
+        if self.run_uses:  # the run may have some from earlier nodes
+            ArtifactUse.objects.bulk_create(self.run_uses.values(), ignore_conflicts=True)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from django.conf import settings
 
+from artifacts.uses import drop_run_uses
 from jobs.models import Callback, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
@@ -47,5 +48,6 @@ def _delete(run: Run) -> bool:
     if messages.filter(state=Callback.State.PENDING).exists():
         return False
     messages.delete()
+    drop_run_uses([run.id])
     run.delete()
     return True

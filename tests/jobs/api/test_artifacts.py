@@ -550,7 +550,47 @@ def test_a_jobs_data_is_erased_and_its_hashes_stay(acme: Account, zimg: ModelCon
     assert Event.objects.get(type="progress").data["progress"] == 0.5
     assert not ArtifactUse.objects.exists()
     row = Artifact.objects.get()
-    assert (row.sha256, row.expires_at <= datetime.now(UTC)) == (sha(b"1"), True)
+    assert (row.sha256, row.state) == (sha(b"1"), "gone")
+
+
+def ended_job(who: Account, payload: Any) -> str:
+    job_id: str = submit(who, payload).json()["job_id"]
+    Job.objects.filter(pk=job_id).update(state=JobState.FAILED.value, finished_at=datetime.now(UTC))
+    return job_id
+
+
+def test_an_erased_artifact_is_denied_at_once_and_can_be_uploaded_again(
+    acme: Account, zimg: ModelConfig, store: Store
+) -> None:
+    one = upload(acme, store, PNG)
+    job_id = ended_job(acme, {"image": {"$artifact": one}})
+    assert acme.client.get(f"{URL}/{one}").status_code == 302
+    assert acme.client.delete(f"/api/v1/queue/jobs/{job_id}/data").json()["artifacts"] == 1
+    for place in (f"{URL}/{one}", f"{URL}/{one}/meta"):
+        answer = acme.client.get(place, HTTP_RANGE="bytes=0-3")
+        assert (answer.status_code, answer.json()["code"]) == (410, "artifact_gone")
+    refused = submit(acme, {"image": {"$artifact": one}})
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "artifact_missing")
+    assert store.find(Artifact.objects.get(pk=one).key) is None
+    assert promise(acme, PNG).status_code == 201
+    again = upload(acme, store, PNG)
+    assert again != one
+    assert submit(acme, {"image": {"$artifact": again}}).status_code == 202
+
+
+def test_an_artifact_of_two_jobs_goes_with_the_second_erasure(
+    acme: Account, zimg: ModelConfig, store: Store
+) -> None:
+    one = upload(acme, store, PNG)
+    jobs = [ended_job(acme, {"image": {"$artifact": one}, "n": n}) for n in range(2)]
+    expires_at = Artifact.objects.get().expires_at
+    erase = [lambda job_id=job_id: acme.client.delete(f"/api/v1/queue/jobs/{job_id}/data") for job_id in jobs]
+    assert erase[0]().json()["artifacts"] == 0
+    row = Artifact.objects.get()
+    assert (row.state, row.expires_at, row.tombstoned_at) == ("stored", expires_at, None)
+    assert acme.client.get(f"{URL}/{one}").status_code == 302
+    assert erase[1]().json()["artifacts"] == 1
+    assert acme.client.get(f"{URL}/{one}").status_code == 410
 
 
 def test_another_tenants_data_is_not_erased(acme: Account, other: Account, zimg: ModelConfig) -> None:

@@ -1,0 +1,104 @@
+"""Erased artifacts in both stores: gone for each reader at once, and the same bytes may come again."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.removal import erase_unused, remove_announced, remove_erased
+from artifacts.store.contract import StoreUnavailable
+from artifacts.uploads import Wanted, confirm, promise
+from foundation.ids import new_id
+
+from .conftest import Stage
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+DATA = b"a picture of the tenant"
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+def stored(stage: Stage) -> Artifact:
+    """An artifact that came by its signed URL."""
+    now = datetime.now(UTC)
+    promised = promise(Wanted(7, SHA, len(DATA)), stage.store, now)
+    assert promised.upload is not None
+    assert stage.send(promised.upload, DATA).status_code == 200
+    confirm([promised.artifact], stage.store, now)
+    return Artifact.objects.get(pk=promised.artifact.pk, state="stored")
+
+
+def erase(stage: Stage, row: Artifact) -> list[str]:
+    now = datetime.now(UTC)
+    with transaction.atomic():
+        erased = erase_unused([row.pk], now)
+    remove_erased(erased, stage.store, now)
+    return erased
+
+
+def test_a_url_that_was_signed_before_finds_nothing_and_the_bytes_may_come_again(stage: Stage) -> None:
+    row = stored(stage)
+    signed = stage.store.sign_get(row.key, 600.0)
+    assert stage.send(signed).content == DATA
+    assert erase(stage, row) == [row.pk]
+    assert stage.send(signed).status_code == 404
+    assert stage.send(signed, Range="bytes=0-3").status_code == 404
+    row.refresh_from_db()
+    assert (row.state, row.removed_at is not None) == ("gone", True)
+    again = stored(stage)
+    assert again.pk != row.pk
+    later = datetime.now(UTC) + timedelta(hours=3)
+    remove_announced(stage.store, later, 100)
+    assert stage.store.find(again.key) is not None, "no sweep takes the new object for the old one"
+
+
+def test_one_that_something_uses_stays_as_it_is(stage: Stage) -> None:
+    row = stored(stage)
+    use = ArtifactUse.objects.create(artifact=row, job="J" * 26)
+    assert erase(stage, row) == []
+    before, row = row, Artifact.objects.get(pk=row.pk)
+    assert (row.state, row.expires_at, row.tombstoned_at) == ("stored", before.expires_at, None)
+    use.delete()
+    assert erase(stage, row) == [row.pk]
+    assert erase(stage, row) == [], "it is counted once"
+
+
+def test_without_the_store_the_sweep_removes_the_object_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = stored(stage)
+
+    def away(*_: Any) -> None:
+        raise StoreUnavailable("The store does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(stage.store), "remove", away)
+        assert erase(stage, row) == [row.pk]
+    row.refresh_from_db()
+    assert (row.state, row.removed_at) == ("gone", None)
+    now = datetime.now(UTC)
+    assert remove_announced(stage.store, now, 100).looked == 0, "the request may still be at it"
+    assert remove_announced(stage.store, now + timedelta(minutes=3), 100).removed == 1
+    assert stage.store.find(row.key) is None
+
+
+def test_many_objects_are_left_to_the_sweep(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from artifacts import removal
+
+    monkeypatch.setattr(removal, "ERASED_AT_ONCE", 1)
+    first = stored(stage)
+    other = Artifact.objects.create(
+        id=new_id(), tenant_id=7, sha256="0" * 64, bytes=1, state="stored",
+        created_at=first.created_at, expires_at=first.expires_at,
+    )  # fmt: skip
+    now = datetime.now(UTC)
+    with transaction.atomic():
+        erased = erase_unused([first.pk, other.pk], now)
+    remove_erased(erased, stage.store, now)
+    gone = Artifact.objects.filter(state="gone")
+    assert gone.count() == 2
+    assert gone.exclude(removed_at=None).count() == 1
