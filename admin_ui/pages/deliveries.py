@@ -24,9 +24,9 @@ from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyInline, without_bodi
 from admin_ui.parts.filters import MessageCreatedFilter
 from admin_ui.parts.formatting import CALLBACK_LABELS, badge, follower_link, job_link, json_block
 from admin_ui.parts.typed_decorators import column, operation
+from foundation.http_client import MAX_URL_LENGTH
 from jobs import ports
 from jobs.callbacks.deliver import replay, send_sample
-from jobs.callbacks.guard import MAX_URL_LENGTH
 from jobs.callbacks.pick import delivery_report
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant

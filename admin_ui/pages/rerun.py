@@ -24,9 +24,9 @@ from admin_ui.actions.operations import actor
 from admin_ui.parts.base_pages import HistoryAdmin
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import FieldError, Problem
+from foundation.http_client import MAX_URL_LENGTH
 from gpus.models import ModelConfig
 from jobs import ports
-from jobs.callbacks.guard import MAX_URL_LENGTH
 from jobs.domain.errors import Refused
 from jobs.models import Job
 from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY

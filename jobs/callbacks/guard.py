@@ -15,21 +15,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from foundation import http_client
+from foundation.http_client import Address, Target
 from gpus.registry.queries import RegistryCache
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
 
-MAX_URL_LENGTH = 2000
 UNREADABLE = "unreadable"
 _POINTER = "/callback_url"
-_PORTS = {"http": 80, "https": 443}
-_VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
-_UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
-Address = IPv4Address | IPv6Address
 _REFUSED_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = tuple(
     ip_network(text)
     for text in (
@@ -79,22 +76,6 @@ _SERVICE_PORTS = {
 _HERE = IPv4Address("127.0.0.1")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A parsed callback URL. host: in ASCII (IDNA), without brackets. path: with its query."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-
-    @property
-    def authority(self) -> str:
-        """The value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-
 def check_callback_url(url: str, refused: RefusedOrigins) -> None:
     """Check a callback URL by its form and, if its host is an address, by that.
 
@@ -128,24 +109,10 @@ def filter_allowed(found: list[Address], target: Target, refused: RefusedOrigins
 
 def read_url(url: str) -> Target:
     """Parse a callback URL. Raises CallbackUrlRefused if its form is not allowed."""
-    if len(url) > MAX_URL_LENGTH:
-        raise _refused(f"The callback URL is longer than {MAX_URL_LENGTH} characters.")
-    if _UNSAFE.search(url):  # parsers disagree about these, which gets a URL past a check
-        raise _refused("The callback URL holds a space, control character or backslash.")
     try:
-        parts = urlsplit(url)
-        port = parts.port
-        host = _ascii_host(parts.hostname or "")
-    except ValueError:
-        raise _refused("The callback URL is not a valid URL.") from None
-    if parts.scheme not in _PORTS:
-        raise _refused("The callback URL must begin with http:// or https://.")
-    if not host or port == 0:
-        raise _refused("The callback URL names no host.")
-    if parts.username is not None or parts.password is not None:
-        raise _refused("The callback URL must not hold credentials.")
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(parts.scheme, host, port or _PORTS[parts.scheme], _ascii_path(path))
+        return http_client.read_url(url)
+    except http_client.BadUrl as bad:
+        raise _refused(f"The callback URL {bad}.") from None
 
 
 @lru_cache(maxsize=4096)
@@ -157,18 +124,6 @@ def receiver_of(url: str) -> str:
     except CallbackUrlRefused:
         return UNREADABLE
     return f"{target.host}:{target.port}"[:MAX_RECEIVER_LENGTH]
-
-
-def _ascii_host(host: str) -> str:
-    """Return the host in IDNA, so that the checked name is the resolved one. Raises ValueError if it has no
-    such form."""
-    if ":" in host:
-        return str(ip_address(host))
-    return host.encode("idna").decode("ascii")
-
-
-def _ascii_path(path: str) -> str:
-    return quote(path, safe=_VISIBLE, errors="replace")
 
 
 def _refused(message: str) -> CallbackUrlRefused:

@@ -1,30 +1,24 @@
 """Sends a signed message once: the receiver's name is resolved in a thread, the addresses are checked, and
-one POST goes to a checked one. No second resolution, no redirect, no proxy of the environment.
-
-On an event loop with non-blocking sockets: a receiver that does not answer costs a socket and no thread. Not
-with asyncio's streams, whose TLS keeps a quarter of a megabyte for each connection.
+one POST goes to a checked one (`foundation.http_client`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import io
-import socket
 import ssl
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import lru_cache
 
 from django.conf import settings
 
+from foundation.http_client import Connection, connect, head_of, read_response
 from jobs.callbacks import guard
 from jobs.callbacks.guard import (
     Address,
@@ -44,14 +38,9 @@ _MAX_KEPT = 10_000
 _OURS = 0
 """In place of a tenant's id: look-ups of our own servers."""
 _Name = tuple[int, str, int]
-CONNECT_SECONDS = 5.0
-"""Time-out per address, so that a dead one leaves time for the next."""
-MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
 DRAIN_SECONDS = 1.0
 """Time-out for the answer's body; the answer's head decides the outcome."""
-_CHUNK_BYTES = 64 * 1024
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,14 +283,13 @@ async def post(
     limit: time-out around this call; lifted once the answer's head is read.
     Raises OSError or http.client.HTTPException.
     """
-    sock = await _connect(target, addresses)
+    sock = await connect(target, addresses, _tls())
     try:
-        wire = _Connection(sock)
-        if isinstance(sock, ssl.SSLSocket):
-            await wire.run(sock.do_handshake)
-        await wire.send(_head(target, headers, len(body)))
+        wire = Connection(sock)
+        await wire.handshake()
+        await wire.send(head_of("POST", target, {"Content-Length": str(len(body)), **headers}))
         await wire.send(body)
-        response = await _response(wire)
+        response = await read_response(wire, "POST")
         limit.reschedule(None)  # the answer's head counts, also without a readable body
         with suppress(OSError):
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -311,150 +299,7 @@ async def post(
         sock.close()
 
 
-class _Connection:
-    """A non-blocking socket on this event loop, with or without TLS."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._loop = asyncio.get_running_loop()
-        self.buffer = bytearray()
-
-    async def run(self, step: Callable[[], _T], *, writes: bool = False) -> _T:
-        """Repeat `step` until the socket is ready for it. writes: a plain socket waits for writing, not
-        reading."""
-        while True:
-            try:
-                return step()
-            except ssl.SSLWantReadError:
-                writes = False
-            except ssl.SSLWantWriteError:
-                writes = True
-            except BlockingIOError:
-                pass
-            await self._ready(writes=writes)
-
-    async def send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            chunk = view[:_CHUNK_BYTES]  # after a wait, TLS needs the same bytes again
-            view = view[await self.run(partial(self._sock.send, chunk), writes=True) :]
-
-    async def receive(self) -> bool:
-        """Add what arrives to the buffer; False at the end."""
-        try:
-            chunk = await self.run(partial(self._sock.recv, _CHUNK_BYTES))
-        except ssl.SSLEOFError:  # many servers close TLS without a closing alert
-            return False
-        self.buffer += chunk
-        return bool(chunk)
-
-    async def _ready(self, *, writes: bool) -> None:
-        add, remove = (
-            (self._loop.add_writer, self._loop.remove_writer)
-            if writes
-            else (self._loop.add_reader, self._loop.remove_reader)
-        )
-        ready = self._loop.create_future()
-        add(self._sock.fileno(), _set, ready)
-        try:
-            await ready
-        finally:
-            remove(self._sock.fileno())
-
-
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
-class _Head:
-    """The part of a socket's interface that http.client needs to read an answer's head."""
-
-    def __init__(self, head: bytes) -> None:
-        self._head = head
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self._head)
-
-
-async def _connect(target: Target, addresses: list[Address]) -> socket.socket:
-    failure: OSError = OSError("no address to connect to")
-    for address in addresses:
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                sock = await _open_socket(address, target.port)
-        except OSError as error:
-            late = TimeoutError(f"no connection to {address} in {CONNECT_SECONDS:g} s")
-            failure = error if str(error) else late
-            continue
-        if target.scheme == "http":
-            return sock
-        try:
-            # the certificate is verified for the name
-            return _tls().wrap_socket(sock, server_hostname=target.host, do_handshake_on_connect=False)
-        except BaseException:
-            sock.close()
-            raise
-    raise failure
-
-
-async def _open_socket(address: Address, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _head(target: Target, headers: Mapping[str, str], length: int) -> bytes:
-    lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.authority}", "Accept-Encoding: identity"]
-    lines += [f"Content-Length: {length}", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-async def _response(wire: _Connection) -> http.client.HTTPResponse:
-    """Read the head of the first answer that is not an interim one (1xx)."""
-    left = MAX_HEAD_BYTES
-    while True:
-        head = await _read_head(wire, left)
-        left -= len(head)
-        response = http.client.HTTPResponse(_Head(head), method="POST")  # type: ignore[arg-type]
-        if not _is_interim(head):
-            response.begin()
-            return response
-
-
-def _is_interim(head: bytes) -> bool:
-    words = head.split(None, 2)
-    return len(words) > 1 and len(words[1]) == 3 and words[1].startswith(b"1") and words[1] != b"101"
-
-
-async def _read_head(wire: _Connection, most: int) -> bytes:
-    """Return all lines up to the empty one; fewer if the receiver closes before, or does not speak HTTP."""
-    start = 0
-    while True:
-        end = wire.buffer.find(b"\n", start)
-        if max(start, end, len(wire.buffer) if end < 0 else 0) > most:
-            raise http.client.LineTooLong("answer's head")
-        if end < 0:
-            if not await wire.receive():
-                return _cut(wire, len(wire.buffer))
-            continue
-        if not wire.buffer[start : end + 1].strip(b"\r\n") or not wire.buffer.startswith(b"HTTP/"):
-            return _cut(wire, end + 1)
-        start = end + 1
-
-
-def _cut(wire: _Connection, length: int) -> bytes:
-    head = bytes(wire.buffer[:length])
-    del wire.buffer[:length]
-    return head
-
-
-async def _drain(wire: _Connection, length: Any) -> None:
+async def _drain(wire: Connection, length: int | None) -> None:
     """Read the answer's body up to a limit, so that the receiver can finish it."""
     left = MAX_ANSWER_BYTES if length is None else min(length, MAX_ANSWER_BYTES)
     while len(wire.buffer) < left and await wire.receive():

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from foundation.http_api.json_body import Body, Items, about
+from foundation.http_client import MAX_URL_LENGTH
 from foundation.ids import ID_LENGTH
-from jobs.callbacks.guard import MAX_URL_LENGTH
 from jobs.submission.request import DEFAULT_PRIORITY, MAX_TAG_LENGTH, MAX_TAGS, Priority
 from workflows.definition.body import MAX_SECONDS, NodeName
 

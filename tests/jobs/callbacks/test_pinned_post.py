@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from foundation import http_client
 from jobs.callbacks import sending
 from jobs.callbacks.guard import Address
 from jobs.callbacks.sending import Answer
@@ -35,7 +36,7 @@ def test_a_name_that_resolves_differently_later_is_connected_at_the_checked_addr
         asked.append((str(address), port))
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(sending, "_open_socket", connect)
+    monkeypatch.setattr(http_client, "open_socket", connect)
     assert deliver(sent.callback.id, now=NOW) == "failed"
     assert asked == [("8.8.8.8", receiver.port)]
     assert deliver(sent.callback.id, now=NOW + timedelta(minutes=1)) == "failed"  # now it says 127.0.0.1
