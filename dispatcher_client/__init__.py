@@ -40,6 +40,7 @@ from .workflow_answers import (
     RunNotOver,
     WorkflowSummary,
     WorkflowVersion,
+    WorkflowVersionSummary,
 )
 
 __version__ = "0.1.0"
@@ -98,6 +99,7 @@ __all__ = [
     "WorkflowError",
     "WorkflowSummary",
     "WorkflowVersion",
+    "WorkflowVersionSummary",
     "default",
     "each",
     "flat",

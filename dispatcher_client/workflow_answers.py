@@ -20,13 +20,19 @@ class WorkflowSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowVersion:
-    """A version of a workflow. sha256: of the definition's canonical JSON."""
+class WorkflowVersionSummary:
+    """A version of a workflow in a list. sha256: of the definition's canonical JSON."""
 
     name: str
     version: int
     sha256: str
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowVersion(WorkflowVersionSummary):
+    """A version of a workflow."""
+
     definition: Mapping[str, Any]
 
 

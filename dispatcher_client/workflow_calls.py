@@ -23,6 +23,7 @@ from .workflow_answers import (
     RunNotOver,
     WorkflowSummary,
     WorkflowVersion,
+    WorkflowVersionSummary,
     read_taken,
 )
 
@@ -58,8 +59,8 @@ class WorkflowCalls:
     # -- definitions ---------------------------------------------------------------------------------------
 
     async def put(self, name: str, definition: Mapping[str, Any] | Workflow) -> WorkflowVersion:
-        """Store a definition as the newest version; return that version, or an earlier one with the same
-        content. Raises `Invalid` with the place of each error."""
+        """Store a definition as the newest version, unless that has the same content; return it. The content
+        of an earlier version becomes a new version. Raises `Invalid` with the place of each error."""
         body = definition.definition() if isinstance(definition, Workflow) else dict(definition)
         request = Request("PUT", _workflow_path(name), self._timeout_seconds, body)
         return await self._api.send(request, _read_version, accepted=(200, 201))
@@ -69,12 +70,10 @@ class WorkflowCalls:
         path = _workflow_path(name) + ("" if version is None else f"/versions/{version}")
         return await self._get(path, _read_version)
 
-    async def versions(self, name: str) -> AsyncGenerator[WorkflowVersion, None]:
-        """Yield the versions of a workflow, newest first; one request per version."""
-        found = await self.get(name)
-        yield found
-        for number in range(found.version - 1, 0, -1):
-            yield await self.get(name, number)
+    async def versions(self, name: str) -> AsyncGenerator[WorkflowVersionSummary, None]:
+        """Yield the versions of a workflow, newest first, without their definitions; one request per page."""
+        async for row in self._rows(f"{_workflow_path(name)}/versions", {}, WorkflowVersionSummary):
+            yield row
 
     async def list(self) -> AsyncGenerator[WorkflowSummary, None]:
         """Yield the tenant's workflows by name."""

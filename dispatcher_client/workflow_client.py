@@ -8,7 +8,7 @@ from typing import Any
 from .stream import Event
 from .urllib_transport import iterate_blocking, run_blocking
 from .workflow import Workflow
-from .workflow_answers import Run, RunNode, WorkflowSummary, WorkflowVersion
+from .workflow_answers import Run, RunNode, WorkflowSummary, WorkflowVersion, WorkflowVersionSummary
 from .workflow_calls import WorkflowCalls
 
 
@@ -19,16 +19,16 @@ class Workflows:
         self._calls = calls
 
     def put(self, name: str, definition: Mapping[str, Any] | Workflow) -> WorkflowVersion:
-        """Store a definition as the newest version; return it, or an earlier one with the same content.
-        Raises `Invalid` with the place of each error."""
+        """Store a definition as the newest version, unless that has the same content; return it. Raises
+        `Invalid` with the place of each error."""
         return run_blocking(self._calls.put(name, definition))
 
     def get(self, name: str, version: int | None = None) -> WorkflowVersion:
         """Return a version of a workflow, by default the newest."""
         return run_blocking(self._calls.get(name, version))
 
-    def versions(self, name: str) -> Iterator[WorkflowVersion]:
-        """Yield the versions of a workflow, newest first."""
+    def versions(self, name: str) -> Iterator[WorkflowVersionSummary]:
+        """Yield the versions of a workflow, newest first, without their definitions."""
         return iterate_blocking(self._calls.versions(name))
 
     def list(self) -> Iterator[WorkflowSummary]:

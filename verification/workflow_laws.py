@@ -19,11 +19,13 @@ from jobs.models import EndNotice, Job
 from jobs.operations.erase import is_erased
 from jobs.ports import Ports
 from workflows.definition.read import read_definition
+from workflows.domain.advance import Window
 from workflows.domain.budget import Costs, OverBudget
 from workflows.domain.plan import ERROR, INDEX, INPUTS, ITEM, RUN, NeedsRule, NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution.callbacks import callbacks_of
+from workflows.execution.open_maps import MAP_FAILED
 from workflows.models import MapChunk, MapState, Node, Run, RunEvent, follower_of
 
 _FINAL_NODE = frozenset(state.value for state in FINAL_NODE_STATES)
@@ -52,7 +54,7 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
             continue  # what references selected is gone
         yield from _rules(rows)
         yield from _inputs(rows)
-        yield from _maps(rows)
+        yield from _maps(rows, drained)
 
 
 class _Rows:
@@ -276,8 +278,9 @@ def _items(state: MapState) -> dict[int, Any]:
     return found
 
 
-def _maps(rows: _Rows) -> Iterator[str]:
-    """Law 12: a map runs each of its indices once in a round; those that a restart keeps ran before."""
+def _maps(rows: _Rows, drained: bool) -> Iterator[str]:
+    """Law 12: a map runs each of its indices once in a round; those that a restart keeps ran before. It has
+    failed only while so many items have."""
     for node in rows.nodes:
         state = rows.maps.get(node.id)
         if state is None:
@@ -292,6 +295,11 @@ def _maps(rows: _Rows) -> Iterator[str]:
             odd.subtract(begun)
             wrong = {index: count for index, count in odd.items() if count}
             yield f"(12) {place} began {len(begun)} items in round {node.round}; too many, too few: {wrong}"
+        spec = rows.spec(node.base)
+        if node.code == MAP_FAILED and spec is not None and spec.map is not None:
+            window = Window(len(wanted), state.total, failed=state.failed)
+            if drained and rows.newest[node.key] is node and not window.fails(spec.map.fail_at):
+                yield f"(12) {place} failed, and only {state.failed} of its {state.total} items did"
         if node.state == NodeState.COMPLETED and state.next_index != len(wanted):
             yield f"(12) {place} completed with {state.next_index} of {len(wanted)} items"
         counts = defaultdict[str, int](int)

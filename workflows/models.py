@@ -52,10 +52,7 @@ class Version(models.Model):
 
     class Meta:
         ordering = ["workflow", "-number"]
-        constraints = [
-            models.UniqueConstraint(fields=["workflow", "number"], name="versions_are_numbered"),
-            models.UniqueConstraint(fields=["workflow", "sha256"], name="one_version_per_content"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["workflow", "number"], name="versions_are_numbered")]
 
     def __str__(self) -> str:
         return f"{self.workflow} v{self.number}"

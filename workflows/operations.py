@@ -40,6 +40,7 @@ from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.cancelling import cancel_sub_runs
 from workflows.execution.notices import due_notice
+from workflows.execution.recursion import refuse_recursion
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import end_waits
 from workflows.models import Node, Run, RunEvent, Version, Wait, Workflow, follower_of
@@ -49,25 +50,27 @@ from workflows.models import Node, Run, RunEvent, Version, Wait, Workflow, follo
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A version. is_new: it was not stored before."""
+    """A version. is_new: this request made it."""
 
     version: Version
     is_new: bool
 
 
 def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> StoredVersion:
-    """Store a definition as the newest version, unless the newest one has the same content.
+    """Store a definition as the newest version, unless the newest one has the same content. With the content
+    of an earlier version it becomes a new one: so a workflow goes back.
 
     Raises Problem 422, TooManyWorkflows, TooManyVersions.
     """
-    check_definition(tenant_id, spec, ports=ports)
+    plan = _read(tenant_id, spec, ports)
     digest = hashlib.sha256(canonical_json(spec).encode()).hexdigest()
     with transaction.atomic():
+        refuse_recursion(tenant_id, name, plan)
         _make(tenant_id, name)
         workflow = Workflow.objects.select_for_update().get(tenant_id=tenant_id, name=name)
-        known = Version.objects.select_related("workflow").filter(workflow=workflow, sha256=digest).first()
-        if known is not None:
-            return StoredVersion(known, is_new=False)
+        newest = find_version(tenant_id, name, None)
+        if newest is not None and newest.sha256 == digest:
+            return StoredVersion(newest, is_new=False)
         most = settings.DISPATCHER.workflow_versions
         if Version.objects.filter(workflow__tenant_id=tenant_id)[:most].count() >= most:
             raise TooManyVersions(
@@ -87,8 +90,15 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
     return StoredVersion(version, is_new=True)
 
 
-def check_definition(tenant_id: int, spec: Any, *, ports: Ports) -> Plan:
-    """Return the plan of a definition that the tenant could store. Raises Problem 422."""
+def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Plan:
+    """Return the plan of a definition that the tenant could store under this name. Raises Problem 422."""
+    plan = _read(tenant_id, spec, ports)
+    with transaction.atomic():
+        refuse_recursion(tenant_id, name, plan)
+    return plan
+
+
+def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
     allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
     return read_definition(
         spec,

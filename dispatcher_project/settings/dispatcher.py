@@ -66,6 +66,8 @@ class DispatcherSettings:
     workflow_sub_runs: int = 1_000
     """Most unfinished sub-runs of a tenant, of all levels. A map waits for the ends of its children; another
     node that would start a further one fails."""
+    workflow_contained: int = 200
+    """Most workflows that a definition may contain, on all levels; they are read when it is stored."""
     workflow_depth: int = 8
     """Deepest nesting of sub-workflows, at most 8."""
     workflow_waits: int = 10_000

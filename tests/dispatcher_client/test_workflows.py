@@ -43,6 +43,7 @@ def test_a_definition_has_versions(client: Client) -> None:
     assert (first.name, first.version, again.version) == ("choice", 1, 1)
     second = client.workflows.put("choice", {**CHOICE, "output": None})
     assert [found.version for found in client.workflows.versions("choice")] == [2, 1]
+    assert [found.sha256 for found in client.workflows.versions("choice")] == [second.sha256, first.sha256]
     assert client.workflows.get("choice") == second
     assert client.workflows.get("choice", 1).definition == CHOICE
     assert list(client.workflows.list()) == [WorkflowSummary("choice", 2)]

@@ -148,6 +148,12 @@ def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: The
     theatre.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
     assert broken(theatre) == set()
     with transaction.atomic():
+        Node.objects.filter(key="all[1]", round=2).update(state="completed")
+        MapState.objects.filter(node__round=2).update(failed=0, completed=1)
+        lines = list(check_runs(theatre.ports, drained=True))
+        assert any(line.startswith("(12)") and "failed, and only 0" in line for line in lines)
+        transaction.set_rollback(True)
+    with transaction.atomic():
         Node.objects.filter(key="all[0]").update(state="cancelled")
         assert "(12)" in broken(theatre)
         transaction.set_rollback(True)

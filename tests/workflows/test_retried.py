@@ -13,9 +13,11 @@ from jobs.models import Callback, EndNotice, Job
 from jobs.operations.jobs import cancel_job, retry_dead_letter
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
+from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.notices import delete_of_ended
-from workflows.models import Node, Run
+from workflows.execution.retried import take_retried
+from workflows.models import MapState, Node, Run
 from workflows.sweeps import lost_ends
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -151,6 +153,76 @@ def test_in_a_running_run_the_nodes_that_waited_for_it_start(theatre: Theatre, r
     repair(letter)
     theatre.until(run, lambda: states(run)["b"] == "completed")
     assert (run.state, run.round) == (RunState.RUNNING, 1)
+
+
+def one_of_three(**more: Any) -> dict[str, Any]:
+    """A map whose first item fails before the others start, and a question that keeps the run going."""
+    return {
+        "nodes": {
+            "all": {
+                **model(payload={"fault": {"$ref": "item", "default": None}}),
+                "map": {"over": ["fail", None, None], "max_parallel": 1},
+            },
+            "next": model(payload={"got": {"$ref": "length(all)"}}),
+            "last": model(needs=["next"]),
+            "ask": {"human": {"title": "?", "choose_from": [1]}},
+            **more,
+        },
+        "output": {"count": {"$ref": "length(all)"}},
+    }
+
+
+def test_in_a_running_run_a_map_goes_on_with_its_other_items(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.start(one_of_three())
+    theatre.until(run, lambda: states(run)["last"] == "cancelled")
+    assert Job.objects.count() == 1, "the map failed before its other items started"
+    repair(*failed_jobs())
+    theatre.until(run, lambda: states(run)["last"] == "completed")
+    assert (run.state, run.round) == (RunState.RUNNING, 1)
+    assert states(run)["all"] == "completed"
+    assert Node.objects.get(run=run, key="next").state == "completed"
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    assert run.output == {"count": 3}
+
+
+def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
+    theatre: Theatre, repair: Repair
+) -> None:
+    choices = {"$ref": "run.round > `1` && inputs"}
+    run = theatre.start(one_of_three(ask={"human": {"title": "?", "choose_from": choices}}), [1])
+    theatre.to_end(run)
+    assert run.state == RunState.FAILED, "in the first round the question has no choices"
+    operations.restart_run(run.id, ports=theatre.ports, keys=["ask"])
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    repair(*failed_jobs())
+    theatre.until(run, lambda: states(run)["last"] == "completed")
+    assert (run.state, run.round) == (RunState.RUNNING, 2)
+    assert Node.objects.filter(run=run, base="all", state="completed").count() == 4
+
+
+def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theatre, repair: Repair) -> None:
+    """The step has read counts of the map that are old now."""
+    run = theatre.start({
+        "nodes": {
+            "all": {
+                **model(payload={"fault": {"$ref": "item", "default": None}}),
+                "map": {"over": ["fail", None, None, None, None], "max_parallel": 1, "fail_at": 5},
+            },
+            "ask": {"human": {"title": "?", "choose_from": [1]}},
+        }
+    })  # fmt: skip
+    theatre.until(run, lambda: MapState.objects.filter(completed=1).exists())
+    before = run.steps
+    EndNotice.objects.create(
+        followed_by=f"run:{run.id}", ended_id=failed_jobs()[0], round=2, state="completed", at=timezone.now()
+    )
+    take_retried(run.id, theatre.ports)
+    run.refresh_from_db()
+    assert run.steps == before + 1
+    assert MapState.objects.get().failed == 0
+    Job.objects.filter(state="failed").update(state="completed", result={}, error_code="")
+    theatre.until(run, lambda: states(run)["all"] == "completed")
 
 
 def test_a_sub_run_that_goes_on_lets_its_parent_go_on(theatre: Theatre, repair: Repair) -> None:

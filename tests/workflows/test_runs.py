@@ -190,7 +190,7 @@ def test_a_sub_workflow_gives_its_output_to_the_node(theatre: Theatre) -> None:
 
 
 def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: Theatre) -> None:
-    run = theatre.start({"nodes": {"again": {"workflow": "w"}}})
+    run = theatre.start_recursive({"nodes": {"again": {"workflow": "w"}}})
     theatre.to_end(run)
     assert run.state == RunState.FAILED
     assert Run.objects.count() == 9
@@ -199,7 +199,7 @@ def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: The
 
 def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=10)
-    run = theatre.start({"nodes": {"again": {"workflow": "w", "map": {"count": 6}}}})
+    run = theatre.start_recursive({"nodes": {"again": {"workflow": "w", "map": {"count": 6}}}})
     most = 0
 
     def ended() -> bool:
@@ -268,7 +268,7 @@ def test_a_cancel_without_waits_and_sub_runs_writes_none(theatre: Theatre) -> No
 
 def test_a_cancel_reaches_sub_runs_of_all_levels_at_once(theatre: Theatre) -> None:
     """They would start further ones until it has come down to them."""
-    run = theatre.start({"nodes": {"wait": {"signal": {"name": "s"}}, "again": {"workflow": "w"}}})
+    run = theatre.start_recursive({"nodes": {"wait": {"signal": {"name": "s"}}, "again": {"workflow": "w"}}})
     theatre.until(run, lambda: Run.objects.filter(depth=4).exists())
     operations.cancel_run(run.id, ports=theatre.ports)
     assert not Run.objects.filter(cancel_requested_at=None).exists()

@@ -12,7 +12,7 @@ from tests.support.waiting import wait_for
 from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
-from workflows.models import Run
+from workflows.models import Run, Version
 from workflows.tasks import advance_now
 
 
@@ -36,6 +36,12 @@ class Theatre:
 
     def put(self, name: str, definition: dict[str, Any]) -> None:
         operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)
+
+    def start_recursive(self, definition: dict[str, Any]) -> Run:
+        """Start a run of a workflow w that contains w: an earlier release stored such definitions."""
+        self.put("w", model_alone := {"nodes": {"x": model()}})
+        assert Version.objects.filter(workflow__name="w", spec=model_alone).update(spec=definition) == 1
+        return operations.start_run(self.tenant.pk, "w", None, ports=self.ports).run
 
     def advance(self, run: Run) -> Run:
         for follower in {f"run:{run.id}", *self.woken}:

@@ -24,13 +24,21 @@ class Workflow(TypedDict):
 WorkflowPage = page_of(Workflow)
 
 
-class WorkflowVersion(TypedDict):
-    """A version of a workflow."""
+class WorkflowVersionSummary(TypedDict):
+    """A version of a workflow in a list."""
 
     name: str
     version: int
     sha256: Annotated[str, about("Of the definition's canonical JSON.")]
     created_at: Instant
+
+
+WorkflowVersionPage = page_of(WorkflowVersionSummary)
+
+
+class WorkflowVersion(WorkflowVersionSummary):
+    """A version of a workflow."""
+
     definition: JsonObject
 
 

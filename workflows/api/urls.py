@@ -30,11 +30,13 @@ from .views import (
     WorkflowDetail,
     Workflows,
     WorkflowVersionDetail,
+    WorkflowVersions,
 )
 
 workflow_urls: list[URLPattern] = [
     path("workflows", Workflows.as_view()),
     path("workflows/<str:name>", WorkflowDetail.as_view()),
+    path("workflows/<str:name>/versions", WorkflowVersions.as_view()),
     path("workflows/<str:name>/versions/<str:number>", WorkflowVersionDetail.as_view()),
     path("workflows/<str:name>/runs", StartRun.as_view()),
     path("runs", Runs.as_view()),

@@ -61,6 +61,11 @@ class NodePages(CursorPages):
     position = ID_PATTERN
 
 
+class VersionPages(CursorPages):
+    ordering = "-number"
+    position = _NUMBER
+
+
 class WorkflowView(JobView):
     """Base of the views. A staff session reads all tenants' runs, as far as its permissions allow."""
 
@@ -110,8 +115,9 @@ class WorkflowDetail(WorkflowView):
         body=Definition,
         parameters=(NAME,),
         tag="workflows",
-        description="201: a new version. 200: a version with the same content exists already. Runs keep the "
-        "version with which they started.",
+        description="201: a new version. 200: the newest version has the same content. The content of an "
+        "earlier version becomes a new version, so a workflow can go back. Runs keep the version with which "
+        "they started.",
     )
     def put(self, request: Request, name: str) -> Response:
         if not is_name(name):
@@ -122,6 +128,25 @@ class WorkflowDetail(WorkflowView):
             raise Problem(422, "validation_failed", "The name is ambiguous.", errors=[error])
         stored = operations.put_definition(tenant_of(request), name, given, ports=self.ports)
         return Response(version_json(stored.version), status=201 if stored.is_new else 200)
+
+
+class WorkflowVersions(WorkflowView):
+    @described(
+        "list_workflow_versions",
+        "Versions of a workflow, newest first",
+        answers={200: answers.WorkflowVersionPage},
+        refusals=(400, 403, 404),
+        parameters=(NAME, *PARAMETERS),
+        tag="workflows",
+        description="Without their definitions.",
+    )
+    def get(self, request: Request, name: str) -> Response:
+        allow_only(request, ("cursor", "limit"))
+        newest = _version(tenant_of(request), name, None)
+        rows = Version.objects.filter(workflow=newest.workflow_id).select_related("workflow").defer("spec")
+        pages = VersionPages()
+        page = pages.paginate_queryset(rows, request, view=self) or []
+        return pages.get_paginated_response([version_summary_json(row) for row in page])
 
 
 class WorkflowVersionDetail(WorkflowView):
@@ -417,14 +442,18 @@ def _unknown_workflow() -> Problem:
     )
 
 
-def version_json(version: Version) -> dict[str, Any]:
+def version_summary_json(version: Version) -> dict[str, Any]:
+    """Return the version's body in a list: without its definition, which may be large."""
     return {
         "name": version.workflow.name,
         "version": version.number,
         "sha256": version.sha256,
         "created_at": version.created_at,
-        "definition": version.spec,
     }
+
+
+def version_json(version: Version) -> dict[str, Any]:
+    return {**version_summary_json(version), "definition": version.spec}
 
 
 def summary_json(run: Run) -> dict[str, Any]:

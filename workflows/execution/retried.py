@@ -15,6 +15,7 @@ from workflows.domain.advance import NEEDS_SKIPPED, NEEDS_UNMET, Window, nodes_t
 from workflows.domain.plan import Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.notices import due_notice
+from workflows.execution.open_maps import MAP_FAILED
 from workflows.execution.reads import EndedNodes
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
 
@@ -56,10 +57,12 @@ def take_retried(run_id: str, ports: Ports) -> bool:
             if (node := EndedNodes(run, [notice]).by_ended_id.get(notice.ended_id)) is not None
             and node.state == NodeState.FAILED
         ]
-        after = _complete(run, plan, taken)
-        if after is None:
-            return False
         is_over = run.state != RunState.RUNNING
+        after = _complete(run, plan, taken)
+        run.steps += 1  # a step under way has read counts of maps that are old now
+        if after is None:
+            run.save(update_fields=["steps"])
+            return False
         waiting = after if is_over else _unstart(run, after)
         run.node_states |= dict.fromkeys(waiting, NodeState.PENDING.value)
         for key in waiting:
@@ -67,7 +70,6 @@ def take_retried(run_id: str, ports: Ports) -> bool:
                 run.kept_maps.pop(key, None)  # its list may be another one now
         if is_over:
             _open_round(run, plan)
-        run.steps += 1
         run.event_seq += 1
         run.save()
         RunEvent.objects.create(
@@ -93,19 +95,22 @@ def _bases(nodes: Sequence[Node]) -> set[str]:
 
 def _complete(run: Run, plan: Plan, nodes: Sequence[Node]) -> set[str] | None:
     """Mark these nodes as completed. Return the nodes that are to run now; None if the run does not go on: an
-    item of a map that still fails."""
+    item of a map that still fails. A map that failed in this round of a run that has not ended goes on in its
+    row; one of an earlier round gets a row of this one, and keeps its completed items."""
     after: set[str] | None = None
     for node in nodes:
         node.state, node.code, node.detail = NodeState.COMPLETED.value, "", ""
         node.save(update_fields=["state", "code", "detail"])
         if node.index is not None:
-            if not _map_goes_on(run, plan, node):
+            own = _map_that_goes_on(run, plan, node)
+            if own is None:
                 continue
-            again = nodes_to_restart(plan, {}, [node.base])
-            first = (
-                Node.objects.filter(run=run, key=node.base).order_by("-round").values_list("round", flat=True)
-            )
-            run.kept_maps.setdefault(node.base, first[0])
+            again = nodes_to_restart(plan, {}, plan.needed_by[node.base])
+            if run.state == RunState.RUNNING and own.round == run.round:
+                _reopen(run, own)
+            else:
+                run.node_states[node.base] = NodeState.PENDING.value
+                run.kept_maps.setdefault(node.base, own.round)
         else:
             run.node_states[node.base] = NodeState.COMPLETED.value
             again = nodes_to_restart(plan, {}, plan.needed_by.get(node.base, ()))
@@ -113,27 +118,43 @@ def _complete(run: Run, plan: Plan, nodes: Sequence[Node]) -> set[str] | None:
     return after
 
 
-def _map_goes_on(run: Run, plan: Plan, child: Node) -> bool:
-    """Count a map's child as completed. Return True if the map has failed, and does not any more."""
+def _map_that_goes_on(run: Run, plan: Plan, child: Node) -> Node | None:
+    """Count a map's child as completed. Return the map's newest row if it has failed, and does not any
+    more."""
     spec = plan.nodes[child.base].map
     state = MapState.objects.select_for_update(of=("self",)).select_related("node").filter(
         node__run=run, node__base=child.base, node__round=child.round, node__index=None
     ).first()  # fmt: skip
     if spec is None or state is None:
-        return False
+        return None
     state.failed -= 1
     state.completed += 1
     state.save(update_fields=["failed", "completed"])
-    window = Window(state.total, state.total, failed=state.failed)
-    failed = run.node_states[child.base] == NodeState.FAILED
-    return failed and run.state != RunState.RUNNING and not window.fails(spec.fail_at)
+    if run.node_states[child.base] != NodeState.FAILED:
+        return None
+    if Window(state.total, state.total, failed=state.failed).fails(spec.fail_at):
+        return None
+    newest = Node.objects.filter(run=run, key=child.base).order_by("-round")[0]
+    has_run_again = newest.id != state.node_id  # with this item
+    if run.state == RunState.RUNNING and (has_run_again or newest.code != MAP_FAILED):
+        return None
+    return newest
+
+
+def _reopen(run: Run, node: Node) -> None:
+    """Let a map go on with the items that it has not started."""
+    node.state, node.finished_at, node.code, node.detail = NodeState.RUNNING.value, None, "", ""
+    node.save(update_fields=["state", "finished_at", "code", "detail"])
+    run.node_states[node.base] = NodeState.RUNNING.value
 
 
 def _unstart(run: Run, keys: set[str]) -> set[str]:
-    """Delete the rows of nodes that a failure kept from starting; return their keys."""
-    rows = Node.objects.filter(run=run, key__in=keys, round=run.round, code__in=(NEEDS_UNMET, NEEDS_SKIPPED))
-    found = set(rows.values_list("key", flat=True))
-    rows.delete()
+    """Delete the rows of nodes that a failure kept from starting; return their keys. Rows of earlier rounds
+    stay."""
+    found: set[str] = set()
+    for node in Node.objects.filter(run=run, key__in=keys).order_by("round"):
+        (found.add if node.code in (NEEDS_UNMET, NEEDS_SKIPPED) else found.discard)(node.key)
+    Node.objects.filter(run=run, key__in=found, round=run.round).delete()
     return found
 
 

@@ -104,7 +104,12 @@ class Command(TerminalCommand):
         definition = read_definition_file(source)
         tenant = tenant_named(options["tenant"])
         try:
-            plan = operations.check_definition(tenant.pk, definition, ports=jobs.ports.production_ports())
+            plan = operations.check_definition(
+                tenant.pk,
+                _name_in(definition) or Path(source).stem,
+                definition,
+                ports=jobs.ports.production_ports(),
+            )
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
         self.report({"nodes": list(plan.nodes)}, f"ok: {counted(len(plan.nodes), 'node')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,75 @@ def test_a_definition_is_stored_once_per_content(acme: Account) -> None:
     assert acme.client.get("/api/v1/workflows/film").json()["version"] == 2
     assert acme.client.get("/api/v1/workflows/film/versions/1").json()["definition"] == FILM
     assert acme.client.get("/api/v1/workflows").json()["results"] == [{"name": "film", "latest": 2}]
+
+
+def test_the_content_of_an_earlier_version_becomes_the_newest_one(acme: Account) -> None:
+    put(acme)
+    put(acme, {**FILM, "output": None})
+    back, again = put(acme), put(acme)
+    found = [(answer.status_code, answer.json()["version"]) for answer in (back, again)]
+    assert found == [(201, 3), (200, 3)]
+    run = acme.client.get(f"/api/v1/runs/{start(acme)}").json()
+    assert run["version"] == 3, "a run uses what was stored last"
+    assert acme.client.get("/api/v1/workflows/film").json()["definition"] == FILM
+
+
+def test_versions_are_listed_by_page(acme: Account, other: Account) -> None:
+    hashes = [put(acme, {**FILM, "output": number}).json()["sha256"] for number in range(12)]
+    path = "/api/v1/workflows/film/versions"
+    page = acme.client.get(path, {"limit": 10}).json()
+    rest = acme.client.get(page["next"]).json()
+    found = page["results"] + rest["results"]
+    assert [row["version"] for row in found] == list(range(12, 0, -1))
+    assert [row["sha256"] for row in found] == hashes[::-1]
+    assert set(found[0]) == {"name", "version", "sha256", "created_at"}
+    assert rest["next"] is None
+    assert acme.client.get(path, {"cursor": "bad"}).status_code == 400
+    assert other.client.get(path).status_code == 404
+    assert acme.client.get("/api/v1/workflows/none/versions").status_code == 404
+
+
+def sub(workflow: str, **more: Any) -> dict[str, Any]:
+    return {"nodes": {"sub": {"workflow": workflow, **more}}}
+
+
+def test_a_workflow_that_contains_itself_is_refused(acme: Account) -> None:
+    assert put(acme, sub("b"), "a").status_code == 201, "b is checked when it is stored"
+    assert put(acme, sub("c"), "b").status_code == 201
+    for name, workflow, chain in (("c", "a", "c → a → b → c"), ("self", "self", "self → self")):
+        answer = put(acme, sub(workflow), name)
+        assert answer.status_code == 422
+        (error,) = answer.json()["errors"]
+        assert (error["pointer"], error["code"]) == ("/nodes/sub/workflow", "recursion")
+        assert chain in error["detail"]
+        assert acme.client.get(f"/api/v1/workflows/{name}").status_code == 404
+    assert put(acme, {"nodes": {"x": A_MODEL}}, "c").status_code == 201
+
+
+def test_a_workflow_may_contain_an_earlier_version_of_itself(acme: Account) -> None:
+    put(acme, {"nodes": {"x": A_MODEL}}, "a")
+    assert put(acme, sub("a", version=2), "a").status_code == 422, "it would be version 2"
+    assert put(acme, sub("a", version=1), "a").status_code == 201
+    assert put(acme, sub("a"), "a").status_code == 422
+
+
+def test_recursion_through_the_node_that_runs_on_failure_is_refused(acme: Account) -> None:
+    handler = {"nodes": {"x": A_MODEL, "sub": {"workflow": "a"}}, "on_failure": {"node": "sub"}}
+    assert put(acme, handler, "a").json()["errors"][0]["code"] == "recursion"
+
+
+def test_workflows_of_another_tenant_are_no_part_of_a_definition(acme: Account, other: Account) -> None:
+    assert put(other, sub("a"), "b").status_code == 201
+    assert put(acme, sub("b"), "a").status_code == 201
+
+
+def test_a_definition_that_contains_too_many_workflows_is_refused(acme: Account, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_contained=2)
+    put(acme, sub("c"), "b")
+    put(acme, sub("d"), "c")
+    (error,) = put(acme, sub("b"), "a").json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/nodes", "too_many")
+    assert "up to 2 workflows" in error["detail"]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +202,6 @@ def test_a_run_that_can_not_start_is_refused(acme: Account, body: Any, status: i
 
 
 def test_a_tenant_has_so_many_unfinished_runs_at_most(acme: Account, settings: Any) -> None:
-    from dataclasses import replace
-
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_runs=1)
     put(acme)
     start(acme)
@@ -143,8 +211,6 @@ def test_a_tenant_has_so_many_unfinished_runs_at_most(acme: Account, settings: A
 
 
 def test_a_tenant_has_so_many_workflows_and_versions_at_most(acme: Account, settings: Any) -> None:
-    from dataclasses import replace
-
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_definitions=2, workflow_versions=3)
     assert [put(acme).status_code, put(acme, name="b").status_code] == [201, 201]
     answer = put(acme, name="c")
@@ -154,7 +220,7 @@ def test_a_tenant_has_so_many_workflows_and_versions_at_most(acme: Account, sett
     answer = put(acme, {**FILM, "output": 2}, name="b")
     assert (answer.status_code, answer.json()["code"]) == (409, "too_many_versions")
     assert "3 versions" in answer.json()["detail"]
-    assert put(acme).status_code == 200, "what is stored stays available"
+    assert put(acme, {**FILM, "output": 1}).status_code == 200, "what is stored stays available"
 
 
 def test_a_run_takes_the_tokens_of_all_its_nodes_at_once(acme: Account, world: World) -> None:
