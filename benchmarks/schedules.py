@@ -71,11 +71,15 @@ def _sweep() -> None:
     from workflows.sweeps import due_schedules, ended_firings
 
     ports = production_ports()
+    sweeps = (
+        (due_schedules.is_needed, due_schedules.DueSchedulesSweep()),
+        (ended_firings.is_needed, ended_firings.sweep),
+    )
     while True:
         began = time.monotonic()
-        for sweep in (due_schedules, ended_firings):
-            if sweep.is_needed(ports):
-                sweep.sweep(ports)
+        for is_needed, sweep in sweeps:
+            if is_needed(ports):
+                sweep(ports)
         time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
 
 

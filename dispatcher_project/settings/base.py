@@ -54,7 +54,7 @@ BROKER_SENTINEL_MASTER = env.str("BROKER_SENTINEL_MASTER", default="mymaster")
 CELERY_APP = "dispatcher_project.celery.app"
 DISPATCHER_PORTS = "dispatcher_project.wiring.make_production_ports"
 """Import path of the function that makes a process's ports (`jobs.ports`)."""
-DISPATCHER_SWEEPS = ("workflows.sweeps.registry.entries",)
+DISPATCHER_SWEEPS = ("workflows.sweeps.registry.WorkflowSweeps",)
 DISPATCHER_METRICS = ("workflows.metrics.collect", "workflows.schedules.metrics.collect")
 """Import paths of functions that return further sweeps (`jobs.sweeps.registry`)."""
 FLOWER_LOGIN = env.str("FLOWER_BASIC_AUTH", default="").partition(",")[0]

@@ -84,6 +84,8 @@ class DispatcherSettings:
     """Longest `catch_up_seconds` of a schedule."""
     schedule_backfill: int = 1_000
     """Most due times of one backfill."""
+    schedule_backfills: int = 10_000
+    """Most due times of a tenant's backfills that wait."""
     schedule_waiting: int = 100
     """Most firings of a schedule that wait for earlier ones (`queue_all`); further ones are skipped."""
     usage_days: int = 400

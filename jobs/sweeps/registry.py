@@ -66,6 +66,7 @@ class Sweeps:
         self._lock_sync = lock_sync.LockSyncSweep()
         self._unknown_objects = unknown_objects.UnknownObjectsSweep()
         self._rollups = rollups.RollupsSweep()
+        self._more = [import_string(path)() for path in settings.DISPATCHER_SWEEPS]
 
     def entries(self, periods: Any = None) -> Mapping[str, Entry]:
         """Return the entries by name, in the order in which a tick runs them.
@@ -77,8 +78,8 @@ class Sweeps:
         """
         periods = periods or settings.DISPATCHER
         more: dict[str, Entry] = {}
-        for path in settings.DISPATCHER_SWEEPS:
-            more |= import_string(path)()
+        for sweeps in self._more:
+            more |= sweeps.entries()
         return self._own(periods) | more
 
     def _own(self, periods: Any) -> dict[str, Entry]:

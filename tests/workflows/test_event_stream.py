@@ -195,3 +195,23 @@ def test_a_client_follows_a_run_to_its_end_and_reconnects(theatre: Theatre, stre
     stranger = create_key(make_tenant("other"))[1]
     assert follow(streamed, stranger, run).status_code == 404
     assert follow(streamed, key, run, **{"Last-Event-ID": "x"}).status_code == 400
+
+
+def test_a_stream_goes_on_after_the_first_event_of_a_new_database(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = theatre.to_end(theatre.start(MAP))
+    first = Event.objects.order_by("id").values_list("id", flat=True)[0]
+    with connection.cursor() as cursor:
+        for event_id in Event.objects.order_by("id").values_list("id", flat=True):
+            cursor.execute(
+                "UPDATE jobs_event SET id = %s WHERE id = %s", [event_id - first + 1, event_id]
+            )
+    monkeypatch.setattr(event_stream, "RANGE", 5)
+    stream, found = RunReader(run.id, Place()), set[tuple[str, str, int]]()
+    for second in range(30):
+        news = stream.read(float(second))
+        assert news is not None
+        found |= set(names(list(news.events)))  # type: ignore[arg-type]
+    assert found == all_of(run)
+    assert not news.has_more

@@ -305,7 +305,7 @@ class StartBackfill(ScheduleView):
         "backfill_schedule",
         "Start the due times of a time span again",
         answers={200: Backfilled, 202: Backfilled},
-        refusals=(403, 404),
+        refusals=(403, 404, 429),
         body=Backfill,
         parameters=(NAME, IDEMPOTENCY),
         tag="schedules",

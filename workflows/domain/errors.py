@@ -134,6 +134,14 @@ class BackfillRefused(Refused):
     status = 422
 
 
+class TooManyBackfilled(Refused):
+    """Too many due times of the tenant's backfills wait."""
+
+    code = "too_many_backfilled"
+    status = 429
+    retry_after_seconds = 60.0
+
+
 class TargetInvalid(Refused):
     """The target of the schedule can't be started. code: why."""
 

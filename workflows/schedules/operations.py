@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from foundation.database import statements
 from foundation.http_api.problems import FieldError, Problem, validation_problem
 from foundation.ids import ID_LENGTH, new_id
 from jobs.callbacks.guard import check_callback_url, refused_origins
-from jobs.domain.errors import PayloadInvalid, Refused
+from jobs.domain.errors import IdempotencyConflict, PayloadInvalid, Refused
 from jobs.limits.submit_limits import limits_of
 from jobs.ports import Ports
 from jobs.submission.request import Allowed, check_request, read_request
@@ -26,6 +26,7 @@ from workflows.definition.read import read_definition
 from workflows.domain.errors import (
     BackfillRefused,
     ScheduleExists,
+    TooManyBackfilled,
     TooManySchedules,
     UnknownSchedule,
     UnknownWorkflow,
@@ -33,12 +34,12 @@ from workflows.domain.errors import (
 from workflows.domain.template import Unresolved
 from workflows.execution.runs import check_inputs, find_version
 from workflows.schedules.body import ScheduleBody, body_errors, target_of
-from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap
+from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap, Reason
 from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, WORKFLOW, names_used, resolved
 from workflows.schedules.domain.timetable import UnknownTimezone, words_of
 from workflows.schedules.execution.fire import is_paused, next_look
 from workflows.schedules.execution.launch import Launched, StartRefused, check, insert, prepare, text_of
-from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
 
 _RACES = 20
 _BODY_FIELDS = (
@@ -55,6 +56,9 @@ _BODY_FIELDS = (
     "end_at",
     "pause_after_failures",
 )
+_TIME_FIELDS = ("cron", "timezone", "every_seconds", "at", "start_at", "end_at")
+_MOST_DROPPED = 10_000
+"""Due times that a change counts: those of a week by the minute."""
 
 # -- definitions ---------------------------------------------------------------------------------------------
 
@@ -203,7 +207,9 @@ class StoredSchedule:
 
 def put_schedule(schedule: Schedule) -> StoredSchedule:
     """Store the row of `read_schedule` in place of the one with its name; without a change, nothing is
-    written. Due times that are handled stay so. Raises TooManySchedules, Problem 422."""
+    written. Due times that are handled stay so. Those that have come and are not handled yet start what the
+    new row says; other due times than before begin now, and the open ones are skipped. Raises
+    TooManySchedules, Problem 422."""
     for _ in range(_RACES):
         stored = Schedule.objects.filter(tenant_id=schedule.tenant_id, name=schedule.name).first()
         if stored is None:
@@ -217,7 +223,11 @@ def put_schedule(schedule: Schedule) -> StoredSchedule:
         _refuse_without_due_time(changed)
         fields = (*_BODY_FIELDS, "handled_at", "next_due_at", "next_at", "updated_at")
         values = {name: getattr(changed, name) for name in fields}
-        if _changed(stored, **values, tries=0, error_code="", error_message=""):
+        with transaction.atomic():
+            is_written = _changed(stored, **values, tries=0, error_code="", error_message="")
+            if is_written and (row := _dropped(stored, changed)) is not None:
+                statements.insert(row, ignore_conflicts=True)
+        if is_written:
             return StoredSchedule(find_schedule(schedule.tenant_id, schedule.name), is_new=False)
     raise ScheduleExists("The schedule changes all the time. Try again.")
 
@@ -228,9 +238,34 @@ def _merged(stored: Schedule, new: Schedule) -> Schedule:
     for name in _BODY_FIELDS:
         setattr(merged, name, getattr(new, name))
     merged.updated_at = new.updated_at
-    merged.handled_at = max(stored.handled_at, new.handled_at)
+    if any(getattr(stored, name) != getattr(new, name) for name in _TIME_FIELDS):
+        merged.handled_at = max(stored.handled_at, new.handled_at)
     _set_next(merged)
     return merged
+
+
+def _dropped(stored: Schedule, changed: Schedule) -> Firing | None:
+    """Return the row of the due times that came before a change of the timetable and that it leaves out."""
+    if changed.handled_at == stored.handled_at:
+        return None
+    try:
+        dues = stored.timetable.between(
+            stored.handled_at + timedelta(microseconds=1), changed.handled_at, _MOST_DROPPED
+        )
+    except UnknownTimezone:
+        return None
+    if not dues:
+        return None
+    return Firing(
+        id=new_id(changed.updated_at.timestamp()),
+        schedule=stored,
+        due_at=dues[0],
+        until_at=dues[-1] if len(dues) > 1 else None,
+        count=len(dues),
+        outcome=Outcome.SKIPPED.value,
+        reason=Reason.CHANGED.value,
+        at=changed.updated_at,
+    )
 
 
 def _changed(schedule: Schedule, **values: Any) -> bool:
@@ -250,12 +285,16 @@ def delete_schedule(schedule: Schedule) -> None:
 def pause_schedule(
     schedule: Schedule, *, ports: Ports, until: datetime | None = None, reason: str = ""
 ) -> Schedule:
-    """Skip the due times from now on, until a time or until it is resumed. Idempotent."""
+    """Skip the due times from now on, until a time or until it is resumed. A pause under way begins when it
+    began: its due times have no row yet. Idempotent."""
     for _ in range(_RACES):
         now = ports.clock.now()
-        schedule.paused_from, schedule.paused_until, schedule.pause_reason = now, until, reason
+        begin = schedule.paused_from
+        if begin is None or not (is_paused(schedule, now) or _has_open_pause(schedule)):
+            begin = now
+        schedule.paused_from, schedule.paused_until, schedule.pause_reason = begin, until, reason
         values = {
-            "paused_from": now,
+            "paused_from": begin,
             "paused_until": until,
             "pause_reason": reason,
             "next_at": next_look(schedule, schedule.next_due_at),
@@ -264,6 +303,12 @@ def pause_schedule(
             return Schedule.objects.get(pk=schedule.pk)
         schedule = _again(schedule)
     raise ScheduleExists("The schedule changes all the time. Try again.")
+
+
+def _has_open_pause(schedule: Schedule) -> bool:
+    """Return True if due times of the last pause have no row yet: no sweep ran since its end."""
+    begin, due, until = schedule.paused_from, schedule.next_due_at, schedule.paused_until
+    return begin is not None and due is not None and until is not None and begin <= due < until
 
 
 def resume_schedule(schedule: Schedule, *, ports: Ports) -> Schedule:
@@ -339,19 +384,31 @@ class RequestKey:
 
     text: str
 
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()[:ID_LENGTH]
+    def of(self, *request: object) -> str:
+        """Return the value of `Firing.backfill` of a request with this key: its first half is the key's."""
+        return _half(self.text) + _half(repr(request))
+
+
+def _half(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[: ID_LENGTH // 2]
+
+
+def _earlier(schedule: Schedule, request: str) -> Firing | None:
+    """Return a firing of an earlier request with the same key. Raises IdempotencyConflict for another
+    request."""
+    of_key = Firing.objects.filter(schedule=schedule, backfill__startswith=request[: ID_LENGTH // 2])
+    earlier = of_key.first()
+    if earlier is not None and earlier.backfill != request:
+        raise IdempotencyConflict
+    return earlier
 
 
 def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None = None) -> Firing:
     """Start the target of a schedule now, also while it is paused or an earlier firing runs. Raises
     Refused."""
-    request = key.digest if key is not None else new_id()
-    if key is not None:
-        earlier = Firing.objects.filter(schedule=schedule, backfill=request).first()
-        if earlier is not None:
-            return earlier
+    request = key.of("trigger") if key is not None else new_id()
+    if key is not None and (earlier := _earlier(schedule, request)) is not None:
+        return earlier
     now = ports.clock.now()
     launch = prepare(schedule, now, ports)
     (refused,) = check([launch], ports)
@@ -370,10 +427,9 @@ def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None
     with transaction.atomic():
         if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
             raise UnknownSchedule
-        if key is not None:  # the update above is a lock
-            earlier = Firing.objects.filter(schedule=schedule, backfill=request).first()
-            if earlier is not None:
-                return earlier
+        # the update above is a lock
+        if key is not None and (earlier := _earlier(schedule, request)) is not None:
+            return earlier
         try:
             insert([(firing, launch)], launched, ports)
         except StartRefused as error:
@@ -404,7 +460,7 @@ def backfill(
 ) -> Backfilled:
     """Add a waiting firing for each due time from first to last, both inclusive; the sweep starts them.
 
-    parallel: without waiting for each other. Raises BackfillRefused.
+    parallel: without waiting for each other. Raises BackfillRefused, TooManyBackfilled, IdempotencyConflict.
     """
     most = settings.DISPATCHER.schedule_backfill
     if last < first:
@@ -423,7 +479,7 @@ def backfill(
         raise BackfillRefused("There is no due time in this span.", pointer="/from")
     if dry_run:
         return Backfilled(dues)
-    request = key.digest if key is not None else new_id()
+    request = key.of(first, last, parallel) if key is not None else new_id()
     now = ports.clock.now()
     rows = [
         Firing(
@@ -441,6 +497,18 @@ def backfill(
     with transaction.atomic():
         if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
             raise UnknownSchedule
-        if not Firing.objects.filter(schedule=schedule, backfill=request).exists():
+        if key is None or _earlier(schedule, request) is None:
+            _check_room(schedule, len(rows))
             statements.insert_all(rows)
     return Backfilled(dues, request)
+
+
+def _check_room(schedule: Schedule, more: int) -> None:
+    """Raise TooManyBackfilled if the tenant may not have so many more due times of backfills that wait."""
+    most = settings.DISPATCHER.schedule_backfills
+    waiting = Firing.objects.filter(outcome=Outcome.WAITING.value, schedule__tenant=schedule.tenant_id)
+    if waiting.exclude(backfill=NO_BACKFILL)[:most].count() + more > most:
+        raise TooManyBackfilled(
+            f"Of a tenant's backfills {most} due times may wait (DISPATCHER_SCHEDULE_BACKFILLS). Send this "
+            "one when earlier ones have started."
+        )

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, F, OuterRef, Q, Window
+from django.db.models.functions import RowNumber
 
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
-from workflows.schedules.domain.policy import Outcome, Overlap
+from workflows.schedules.domain.policy import Outcome, Overlap, Reason
 from workflows.schedules.execution.fire import (
+    MAX_TRIES,
     Overtaken,
+    StartsRefused,
+    WaitingFailed,
     fire,
     fire_together,
     note_error,
+    skip_waiting,
     start_waiting,
     unended_of,
 )
 from workflows.schedules.execution.launch import Launched
-from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
 
 PERIOD_SECONDS = 1.0
 MAX_SCHEDULES = 500
 """Per run of the sweep: the others follow a second later."""
 GROUP = 50
 """Schedules whose tickets are pushed together."""
+MAX_WITH_NEXT = 2_000
+"""Schedules with a firing that may start, that a run considers."""
+MAX_REFUSED = 20
+"""Starts of a tenant that its limits refuse, after which a run leaves the tenant's other schedules."""
 _WAITING = Firing.objects.filter(outcome=Outcome.WAITING.value)
 _OPEN = Firing.objects.filter(schedule=OuterRef("schedule"), outcome=Outcome.STARTED.value, ended_at=None)
 
@@ -35,38 +45,96 @@ def is_needed(ports: Ports) -> bool:
     return Schedule.objects.filter(next_at__lte=ports.clock.now()).exists() or _WAITING.exists()
 
 
-def sweep(ports: Ports) -> SweepCount:
-    """looked: due schedules, and those with a firing that may start. repaired: those that were written."""
-    due = Schedule.objects.filter(next_at__lte=ports.clock.now()).order_by("next_at")
-    ids = list(due.values_list("pk", flat=True)[:MAX_SCHEDULES])
-    return _in_groups(ids, ports, _fire) + _in_groups(_with_next(), ports, _start)
+class DueSchedulesSweep:
+    """Remembers up to which schedule with a firing that waits it has come, and the errors in a row of such
+    firings, by id."""
+
+    def __init__(self) -> None:
+        self._after = 0
+        self._errors: Counter[str] = Counter()
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """looked: due schedules, and those with a firing that may start. repaired: those that were
+        written."""
+        total = SweepCount()
+        for keys in _groups(_due(ports)):
+            total += _in_group(keys, ports, _fire)
+        return total + self._start_next(ports)
+
+    # -- firings that wait -----------------------------------------------------------------------------------
+
+    def _start_next(self, ports: Ports) -> SweepCount:
+        refused: Counter[int] = Counter()
+        total = SweepCount()
+        if len(self._errors) > MAX_WITH_NEXT:  # most of them have started since
+            self._errors.clear()
+
+        def start(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepCount:
+            return _each(schedules, ports, lambda schedule: self._start(schedule, ports, launched, refused))
+
+        tenants = self._with_next(ports)
+        for keys in _groups(list(tenants)):
+            left = [key for key in keys if refused[tenants[key]] < MAX_REFUSED]
+            total += _in_group(left, ports, start)
+            if total.looked >= MAX_SCHEDULES:
+                self._after = keys[-1]
+                break
+        return total
+
+    def _with_next(self, ports: Ports) -> dict[int, int]:
+        """Return schedules with a waiting firing that nothing runs before, or that replaces what runs, with
+        their tenants: other ones in each run, so that none keeps the others from their turn."""
+        now = ports.clock.now()
+        paused = Q(schedule__paused_from__lte=now) & (
+            Q(schedule__paused_until=None) | Q(schedule__paused_until__gt=now)
+        )
+        replaces = Q(schedule__overlap=Overlap.CANCEL_PREVIOUS.value, backfill=NO_BACKFILL)
+        is_next = Q(may_overlap=True) | Q(~Exists(_OPEN)) | replaces
+        rows = _WAITING.filter(is_next, ~paused | ~Q(backfill=NO_BACKFILL), schedule=OuterRef("pk"))
+        schedules = Schedule.objects.filter(Exists(rows)).order_by("pk").values_list("pk", "tenant_id")
+        found = dict(schedules.filter(pk__gt=self._after)[:MAX_WITH_NEXT])
+        if len(found) == MAX_WITH_NEXT:
+            self._after = list(found)[-1]
+            return found
+        found |= dict(schedules.filter(pk__lte=self._after)[: MAX_WITH_NEXT - len(found)])
+        self._after = list(found)[min(MAX_REFUSED, len(found)) - 1] if found else 0
+        return found
+
+    def _start(self, schedule: Schedule, ports: Ports, launched: Launched, refused: Counter[int]) -> bool:
+        if refused[schedule.tenant_id] >= MAX_REFUSED:
+            return False
+        try:
+            return start_waiting(schedule, ports, launched) > 0
+        except StartsRefused as limit:
+            refused[schedule.tenant_id] += 1
+            return limit.started > 0
+        except WaitingFailed as failed:
+            self._note_failed(schedule, failed, ports)
+            raise
+
+    def _note_failed(self, schedule: Schedule, failed: WaitingFailed, ports: Ports) -> None:
+        """Skip a firing that raised `MAX_TRIES` errors: the others of the schedule go on."""
+        firing = failed.firing
+        self._errors[firing.id] += 1
+        if self._errors[firing.id] >= MAX_TRIES:
+            del self._errors[firing.id]
+            schedule = Schedule.objects.get(pk=schedule.pk)
+            skip_waiting(schedule, firing, Reason.ERROR.value, repr(failed.__cause__), ports.clock.now())
 
 
-def _with_next() -> list[int]:
-    """Return the keys of schedules with a waiting firing that nothing runs before, or that replaces what
-    runs."""
-    open_ones = Exists(_OPEN)
-    rows = _WAITING.filter(may_overlap=True) | _WAITING.filter(~open_ones)
-    rows |= _WAITING.filter(schedule__overlap=Overlap.CANCEL_PREVIOUS.value)
-    return sorted(rows.order_by().values_list("schedule_id", flat=True).distinct()[:MAX_SCHEDULES])
+# -- due times -----------------------------------------------------------------------------------------------
 
 
-_Work = Callable[[list[Schedule], Ports, Launched], SweepCount]
-
-
-def _in_groups(keys: list[int], ports: Ports, work: _Work) -> SweepCount:
-    """Work on schedules in groups, whose rows are read when their turn comes: another sweeper may have been
-    faster."""
-    total = SweepCount()
-    for first in range(0, len(keys), GROUP):
-        launched = Launched()
-        total += work(_read(keys[first : first + GROUP]), ports, launched)
-        launched.announce(ports)
-    return total
-
-
-def _read(keys: list[int]) -> list[Schedule]:
-    return list(Schedule.objects.filter(pk__in=keys).order_by("pk"))
+def _due(ports: Ports) -> list[int]:
+    """Return the keys of due schedules; of more than a run handles, as many of each tenant."""
+    due = Schedule.objects.filter(next_at__lte=ports.clock.now())
+    keys = list(due.order_by("next_at").values_list("pk", flat=True)[: MAX_SCHEDULES + 1])
+    if len(keys) <= MAX_SCHEDULES:
+        return keys
+    rank = Window(RowNumber(), partition_by="tenant_id", order_by=F("next_at").asc())
+    return list(
+        due.annotate(rank=rank).order_by("rank", "next_at").values_list("pk", flat=True)[:MAX_SCHEDULES]
+    )
 
 
 def _fire(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepCount:
@@ -74,28 +142,48 @@ def _fire(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepC
     due = [one for one in schedules if one.next_at is not None and one.next_at <= now]
     alone = fire_together(due, ports, launched, unended_of([one.pk for one in due]))
 
-    def fire_alone(schedule: Schedule) -> None:
-        fire(schedule, ports, launched)
+    def fire_alone(schedule: Schedule) -> bool:
+        try:
+            fire(schedule, ports, launched)
+            return True
+        except (Overtaken, OperationalError, InterfaceError):
+            raise  # of another sweeper, or of the database, not of this row: it stays due
+        except Exception as error:
+            note_error(schedule, error, ports)
+            raise
 
     done = SweepCount(len(due) - len(alone), len(due) - len(alone))
     return done + _each(_read(sorted(alone)), ports, fire_alone)
 
 
-def _start(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepCount:
-    return _each(schedules, ports, lambda schedule: start_waiting(schedule, ports, launched))
+# -- both ----------------------------------------------------------------------------------------------------
+
+_Work = Callable[[list[Schedule], Ports, Launched], SweepCount]
 
 
-def _each(schedules: list[Schedule], ports: Ports, act: Callable[[Schedule], object]) -> SweepCount:
+def _groups(keys: list[int]) -> Iterable[list[int]]:
+    return (keys[first : first + GROUP] for first in range(0, len(keys), GROUP))
+
+
+def _in_group(keys: list[int], ports: Ports, work: _Work) -> SweepCount:
+    """Work on schedules, whose rows are read when their turn comes: another sweeper may have been faster."""
+    if not keys:
+        return SweepCount()
+    launched = Launched()
+    count = work(_read(keys), ports, launched)
+    launched.announce(ports)
+    return count
+
+
+def _read(keys: list[int]) -> list[Schedule]:
+    return list(Schedule.objects.filter(pk__in=keys).order_by("pk"))
+
+
+def _each(schedules: list[Schedule], ports: Ports, act: Callable[[Schedule], bool]) -> SweepCount:
     def step(schedule: Schedule) -> bool:
         try:
-            act(schedule)
+            return act(schedule)
         except (Overtaken, Schedule.DoesNotExist):
             return False  # another sweeper, an edit or a delete was faster
-        except (OperationalError, InterfaceError):
-            raise  # of the database, not of this row: it stays due
-        except Exception as error:
-            note_error(schedule, error, ports)
-            raise
-        return True
 
     return sweep_rows("due_schedules", schedules, step)

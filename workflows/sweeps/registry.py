@@ -19,25 +19,36 @@ from workflows.sweeps import (
 )
 
 
-def entries() -> Mapping[str, Entry]:
-    """Return the entries by name, in the order in which a tick runs them."""
-    return {
-        "due_waits": Entry(due_waits.sweep, due_waits.PERIOD_SECONDS, any_layout=True),
-        "unread_notices": Entry(unread_notices.sweep, unread_notices.PERIOD_SECONDS),
-        "cancelling_runs": Entry(cancelling_runs.sweep, cancelling_runs.PERIOD_SECONDS),
-        "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
-        "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
-        "erasing_runs": Entry(erasing_runs.sweep, erasing_runs.PERIOD_SECONDS, slow=True, any_layout=True),
-        "due_schedules": Entry(
-            due_schedules.sweep, due_schedules.PERIOD_SECONDS, slow=True, is_needed=due_schedules.is_needed
-        ),
-        "ended_firings": Entry(
-            ended_firings.sweep,
-            ended_firings.PERIOD_SECONDS,
-            slow=True,
-            is_needed=ended_firings.is_needed,
-            any_layout=True,
-        ),
-        "old_firings": Entry(old_firings.sweep, old_firings.PERIOD_SECONDS, slow=True, any_layout=True),
-        "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
-    }
+class WorkflowSweeps:
+    """The sweeps of workflows in one process."""
+
+    def __init__(self) -> None:
+        self._due_schedules = due_schedules.DueSchedulesSweep()
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Return the entries by name, in the order in which a tick runs them."""
+        return {
+            "due_waits": Entry(due_waits.sweep, due_waits.PERIOD_SECONDS, any_layout=True),
+            "unread_notices": Entry(unread_notices.sweep, unread_notices.PERIOD_SECONDS),
+            "cancelling_runs": Entry(cancelling_runs.sweep, cancelling_runs.PERIOD_SECONDS),
+            "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
+            "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
+            "erasing_runs": Entry(
+                erasing_runs.sweep, erasing_runs.PERIOD_SECONDS, slow=True, any_layout=True
+            ),
+            "due_schedules": Entry(
+                self._due_schedules,
+                due_schedules.PERIOD_SECONDS,
+                slow=True,
+                is_needed=due_schedules.is_needed,
+            ),
+            "ended_firings": Entry(
+                ended_firings.sweep,
+                ended_firings.PERIOD_SECONDS,
+                slow=True,
+                is_needed=ended_firings.is_needed,
+                any_layout=True,
+            ),
+            "old_firings": Entry(old_firings.sweep, old_firings.PERIOD_SECONDS, slow=True, any_layout=True),
+            "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
+        }

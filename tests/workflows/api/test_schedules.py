@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -178,6 +179,35 @@ def test_a_backfill_is_counted_first(acme: Account, clock: ManualClock, settings
     assert errors(call(acme, "post", "/nightly/backfill", empty)) == [("/from", "backfill_refused")]
 
 
+def test_a_key_means_one_trigger_or_one_backfill(acme: Account, clock: ManualClock) -> None:
+    create(acme)
+    key, yesterday = {"Idempotency-Key": "k"}, clock.now() - timedelta(days=1)
+    span = {"from": yesterday.isoformat(), "to": clock.now().isoformat()}
+    first = call(acme, "post", "/nightly/trigger", **key)
+    assert call(acme, "post", "/nightly/trigger", **key).json() == first.json()
+    refused = call(acme, "post", "/nightly/backfill", span, **key)
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_conflict")
+    other = {"Idempotency-Key": "other"}
+    done = call(acme, "post", "/nightly/backfill", span, **other)
+    assert call(acme, "post", "/nightly/backfill", span, **other).json() == done.json()
+    longer = {**span, "from": (yesterday - timedelta(days=1)).isoformat()}
+    assert call(acme, "post", "/nightly/backfill", longer, **other).status_code == 422
+    assert call(acme, "post", "/nightly/trigger", **other).status_code == 422
+    assert Firing.objects.count() == 2
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("year", ["0001-01-01", "9999-12-31"])
+def test_years_at_the_ends_of_the_calendar_are_no_error_of_ours(acme: Account, year: str) -> None:
+    create(acme)
+    span = {"from": f"{year}T00:00:00Z", "to": f"{year}T23:59:59Z"}
+    assert call(acme, "post", "/nightly/backfill", span).status_code == 422
+    assert create(acme, "b", end_at=span["to"]).status_code == 422
+    assert create(acme, "c", start_at=span["from"]).status_code == (201 if year == "0001-01-01" else 422)
+    until = call(acme, "post", "/nightly/pause", {"until": span["to"]})
+    assert until.status_code == 200
+
+
 def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, world: World) -> None:
     create(acme)
     paused = call(acme, "post", "/nightly/pause", {"reason": "holidays"}).json()
@@ -187,7 +217,7 @@ def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, world: Wor
     resumed = call(acme, "post", "/nightly/resume").json()
     assert (resumed["paused"], resumed["next"][0]["due_at"]) == (False, "2026-01-01T01:30:00Z")
     clock.move(3 * 3600)
-    due_schedules.sweep(world.ports)
+    due_schedules.DueSchedulesSweep()(world.ports)
     assert acme.client.get("/api/v1/schedules/nightly/firings").json()["results"][0]["outcome"] == "missed"
 
 

@@ -32,6 +32,7 @@ class Stage:
     clock: ManualClock
     ports: Ports
     counts: list[SweepCount] = field(default_factory=list)
+    due: due_schedules.DueSchedulesSweep = field(default_factory=due_schedules.DueSchedulesSweep)
 
     def body(self, **fields: Any) -> ScheduleBody:
         when = {} if {"every_seconds", "at"} & fields.keys() else {"cron": "* * * * *"}
@@ -44,7 +45,7 @@ class Stage:
 
     def sweep(self) -> SweepCount:
         ended_firings.sweep(self.ports)
-        return due_schedules.sweep(self.ports)
+        return self.due(self.ports)
 
     def run_for(self, seconds: float, step: float = 1.0) -> None:
         """Sweep each second of so many."""

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
+from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
 from jobs.models import Job, Rollup, Tenant
-from tests.support.factories import make_model
+from tests.support.factories import make_model, make_tenant
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
 from workflows import operations as workflow_operations
+from workflows.domain.errors import TooManyBackfilled
 from workflows.models import Run, Workflow
 from workflows.schedules import operations
 from workflows.schedules.execution import fire as fire_module
@@ -200,7 +202,7 @@ def test_a_crash_in_the_transaction_leaves_the_due_time(
 
     monkeypatch.setattr(f"workflows.schedules.execution.fire.{place}", crash)
     with pytest.raises(KeyboardInterrupt):
-        due_schedules.sweep(stage.ports)
+        due_schedules.DueSchedulesSweep()(stage.ports)
     monkeypatch.undo()
     assert Job.objects.count() == Firing.objects.count() == 0
     stage.sweep()
@@ -465,5 +467,138 @@ def test_lost_tickets_of_a_firing_are_pushed_by_the_reconciler_alone(stage: Stag
     ports = replace(stage.ports, send_wakes=lambda wakes: 0)
     stage.put()
     stage.clock.move(61)
-    due_schedules.sweep(ports)
+    due_schedules.DueSchedulesSweep()(ports)
     assert Job.objects.get().state == JobState.QUEUED
+
+
+# -- edits and pauses of due times that have come ----------------------------------------------------------
+
+
+def move_to(stage: Stage, schedule: Schedule, seconds: float) -> None:
+    """Move the clock to so many seconds after the next due time, without a sweep."""
+    assert schedule.next_due_at is not None
+    stage.clock.move((schedule.next_due_at - stage.clock.now()).total_seconds() + seconds)
+
+
+def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
+    schedule = stage.put(cron="0 12 * * *", jitter_seconds=3600.0)
+    move_to(stage, schedule, schedule.jitter.total_seconds() / 2)
+    stage.put(cron="0 12 * * *", jitter_seconds=3600.0, submit={**SUBMIT, "tags": ["new"]})
+    stage.run_for(3600, 10)
+    assert told(schedule) == [("started", "", 1)]
+    assert Job.objects.get().tags == ["new"]
+
+
+def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> None:
+    schedule = stage.put()
+    stage.clock.move(185)
+    stage.put(cron="0 12 * * *")
+    stage.run_for(60)
+    assert told(schedule) == [("skipped", "changed", 3)]
+    stage.clock.move(185)
+    stage.put(cron="0 13 * * *")
+    assert len(told(schedule)) == 1
+
+
+def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
+    schedule = stage.put(cron="0 12 * * *")
+    move_to(stage, schedule, -60)
+    operations.pause_schedule(schedule, ports=stage.ports)
+    stage.run_for(120, 10)
+    paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, reason="again")
+    operations.resume_schedule(paused, ports=stage.ports)
+    stage.clock.move(1)
+    operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)  # before a sweep
+    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    stage.run_for(60)
+    assert told(schedule) == [("skipped", "paused", 1)]
+
+
+# -- errors, limits and neighbours of firings that wait ----------------------------------------------------
+
+
+def backfilled(stage: Stage, schedule: Schedule, hours: int, **how: Any) -> None:
+    now = stage.clock.now()
+    operations.backfill(schedule, now - timedelta(hours=hours), now, by="x", ports=stage.ports, **how)
+
+
+def test_a_waiting_firing_that_raises_costs_no_other_due_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = stage.put(cron="30 * * * *", overlap="queue_all")
+    backfilled(stage, schedule, 2)
+    real, broken = fire_module._start, Firing.objects.latest("-id")
+
+    def start(schedule: Schedule, firing: Firing, *rest: Any) -> None:
+        if firing.id == broken.id:
+            raise ValueError("broken")
+        real(schedule, firing, *rest)
+
+    monkeypatch.setattr(fire_module, "_start", start)
+    stage.run_for(30)
+    assert told(schedule) == [("skipped", "internal_error", 1), ("started", "", 1)]
+    later = Schedule.objects.get()
+    assert later.next_due_at == stage.clock.now().replace(minute=30, second=0)
+
+
+def test_a_newer_one_waits_out_an_outage_of_the_leases(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = stage.put(overlap="cancel_previous")
+    stage.run_for(60)
+    real = fire_module.cancel_job
+
+    def away(*_: Any, **__: Any) -> None:
+        raise LeasingUnavailable("away")
+
+    monkeypatch.setattr(fire_module, "cancel_job", away)
+    stage.run_for(90)
+    assert told(schedule) == [("started", "", 1), ("waiting", "", 1)]
+    monkeypatch.setattr(fire_module, "cancel_job", real)
+    stage.run_for(20)
+    assert told(schedule) == [("started", "", 1), ("started", "", 1)]
+
+
+def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_schedules, "MAX_WITH_NEXT", 5)
+    monkeypatch.setattr(due_schedules, "MAX_REFUSED", 2)
+    Tenant.objects.update(max_queued=0)
+    for number in range(12):
+        backfilled(stage, stage.put(f"s{number}", cron="0 * * * *"), 0, parallel=True)
+    for number in range(6):
+        paused = stage.put(f"p{number}", cron="0 * * * *", overlap="queue_one")
+        now = stage.clock.now()
+        Firing.objects.create(schedule=paused, due_at=now, outcome="waiting", at=now)
+        operations.pause_schedule(paused, ports=stage.ports)
+    stage.tenant = make_tenant("neighbour")
+    other = stage.put("other", cron="0 * * * *")
+    backfilled(stage, other, 0)
+    stage.run_for(5)
+    assert told(other) == [("started", "", 1)]
+    assert Job.objects.count() == 1
+
+
+def test_more_due_schedules_than_a_run_handles_are_taken_in_turn_by_tenant(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_schedules, "MAX_SCHEDULES", 4)
+    for number in range(12):
+        stage.put(f"s{number}", overlap="skip")
+    stage.tenant = make_tenant("neighbour")
+    other = stage.put("other")
+    stage.clock.move(61)
+    stage.sweep()
+    assert told(other) == [("started", "", 1)]
+    assert Job.objects.count() == 4
+    stage.run_for(3)
+    assert Job.objects.count() == 13
+
+
+def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schedule_backfills=5)
+    first, second = stage.put("a", cron="0 * * * *"), stage.put("b", cron="0 * * * *")
+    backfilled(stage, first, 2)
+    with pytest.raises(TooManyBackfilled, match="5 due times"):
+        backfilled(stage, second, 2)
+    assert Firing.objects.count() == 3
+    backfilled(stage, second, 1)

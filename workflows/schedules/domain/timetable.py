@@ -18,6 +18,9 @@ from cronsim import CronSim, CronSimError
 MAX_CRON = 200
 """Characters of a cron expression."""
 CRON_FIELDS = 5
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+"""No due times before and after: near the ends of Python's years a search overflows, and one through
+thousands of years takes seconds."""
 find_zone: Callable[[str], tzinfo] = ZoneInfo
 """The source of time zones; the simulation replaces it."""
 _NO_ZONES = ("localtime", "posixrules", "posix/", "right/")
@@ -75,11 +78,13 @@ class Timetable:
     end: datetime | None = None
 
     def after(self, time: datetime) -> Iterator[datetime]:
-        """Yield the due times after this time, in order, in UTC."""
-        if self.start is not None:
-            time = max(time, self.start - timedelta(microseconds=1))
-        for due in self._unbounded(time):
-            if self.end is not None and due > self.end:
+        """Yield the due times after this time, in order, in UTC, up to `LATEST`."""
+        time = max(time, EARLIEST)
+        if self.start is not None and self.start > time:
+            time = self.start - timedelta(microseconds=1)
+        last = LATEST if self.end is None else min(self.end, LATEST)
+        for due in self._unbounded(time) if time < last else ():
+            if due > last:
                 return
             yield due
 
@@ -90,7 +95,7 @@ class Timetable:
     def between(self, first: datetime, last: datetime, most: int) -> list[datetime]:
         """Return the due times from first to last, both inclusive; at most so many."""
         found = []
-        for due in islice(self.after(first - timedelta(microseconds=1)), most):
+        for due in islice(self.after(max(first, EARLIEST) - timedelta(microseconds=1)), most):
             if due > last:
                 break
             found.append(due)

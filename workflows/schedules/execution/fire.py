@@ -16,11 +16,20 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import (
+    DatabaseError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    connection,
+    transaction,
+)
+from django.db.models import Count
 
 from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.ids import new_id
+from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import NotCancellable, Refused
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.limits.submit_limits import LONGEST_SECONDS
@@ -55,6 +64,22 @@ class Overtaken(Exception):
     """The schedule was changed or fired meanwhile."""
 
 
+class WaitingFailed(Exception):
+    """The start of a firing that waits raised an error, which is the cause. firing: the one."""
+
+    def __init__(self, firing: Firing) -> None:
+        super().__init__(firing.id)
+        self.firing = firing
+
+
+class StartsRefused(Exception):
+    """A limit refuses the next start of a schedule for the moment. started: firings that started before."""
+
+    def __init__(self, started: int) -> None:
+        super().__init__(started)
+        self.started = started
+
+
 @dataclass(frozen=True, slots=True)
 class Unended:
     """The firings of a schedule that have not ended. running: their jobs or runs have not. waiting: number
@@ -67,10 +92,8 @@ class Unended:
 def unended_of(schedule_ids: Sequence[int]) -> dict[int, Unended]:
     """Return the firings that have not ended, by schedule. Read it after the schedules: a firing that is
     missing here has raised the version meanwhile."""
-    waiting: dict[int, int] = {}
     rows = Firing.objects.filter(schedule_id__in=schedule_ids, outcome=Outcome.WAITING.value)
-    for schedule_id in rows.values_list("schedule_id", flat=True):
-        waiting[schedule_id] = waiting.get(schedule_id, 0) + 1
+    waiting = dict(rows.order_by().values_list("schedule_id").annotate(count=Count("pk")))
     opened = list(
         Firing.objects.filter(
             schedule_id__in=schedule_ids, outcome=Outcome.STARTED.value, ended_at=None
@@ -375,7 +398,8 @@ class _Plan:
 
 
 def cancel_firings(firings: Sequence[Firing], ports: Ports) -> None:
-    """Ask for the cancel of the jobs and runs of firings. Idempotent."""
+    """Ask for the cancel of the jobs and runs of firings. Idempotent; without the leases' database it is
+    repeated for as long as a firing waits for them."""
     for one in firings:
         try:
             if one.job_id is not None:
@@ -384,6 +408,8 @@ def cancel_firings(firings: Sequence[Firing], ports: Ports) -> None:
                 cancel_run(one.run_id, ports=ports)
         except (NotCancellable, Job.DoesNotExist, RunFinished):
             pass  # it has ended meanwhile
+        except LeasingUnavailable:
+            return
 
 
 def set_schedule(schedule: Schedule, **fields: Any) -> None:
@@ -444,7 +470,7 @@ def note_error(schedule: Schedule, error: Exception, ports: Ports) -> None:
 
 def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
     """Start firings of a schedule that wait: the first one if no other runs, and backfills that may overlap.
-    Return how many started. Raises Overtaken."""
+    Return how many started. Raises Overtaken, StartsRefused, WaitingFailed."""
     rows = Firing.objects.filter(schedule=schedule, outcome=Outcome.WAITING.value).order_by("id")
     now = ports.clock.now()
     if is_paused(schedule, now):
@@ -460,22 +486,28 @@ def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
             _start(schedule, firing, ports, launched)
         except Refused as refused:
             if refused.passes:
-                break
-            with transaction.atomic():
-                set_schedule(schedule)
-                Firing.objects.filter(id=firing.id, outcome=Outcome.WAITING.value).update(
-                    outcome=Outcome.SKIPPED.value,
-                    reason=refused.code[:64],
-                    detail=str(refused)[:MAX_DETAIL],
-                    at=now,
-                )
+                raise StartsRefused(started) from None
+            skip_waiting(schedule, firing, refused.code, str(refused), now)
             schedule.version += 1
             continue
+        except (Overtaken, OperationalError, InterfaceError, LeasingUnavailable):
+            raise
+        except Exception as error:
+            raise WaitingFailed(firing) from error
         schedule.version += 1
         started += 1
         if not firing.may_overlap:
             break
     return started
+
+
+def skip_waiting(schedule: Schedule, firing: Firing, reason: str, detail: str, now: datetime) -> None:
+    """Write that a firing that waits is not started. Raises Overtaken."""
+    with transaction.atomic():
+        set_schedule(schedule)
+        Firing.objects.filter(id=firing.id, outcome=Outcome.WAITING.value).update(
+            outcome=Outcome.SKIPPED.value, reason=reason[:64], detail=detail[:MAX_DETAIL], at=now
+        )
 
 
 def is_paused(schedule: Schedule, now: datetime) -> bool:

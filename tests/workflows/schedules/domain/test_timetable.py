@@ -8,6 +8,8 @@ from itertools import islice, pairwise
 import pytest
 
 from workflows.schedules.domain.timetable import (
+    EARLIEST,
+    LATEST,
     CronRefused,
     Timetable,
     UnknownTimezone,
@@ -87,6 +89,25 @@ def test_what_is_no_cron_expression_or_never_matches_is_refused(text: str) -> No
 def test_what_is_no_time_zone_is_refused(name: str) -> None:
     with pytest.raises(UnknownTimezone):
         zone_of(name)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Timetable(cron="0 * * * *", zone=zone_of("America/New_York")),
+        Timetable(cron="0 * * * *", zone=zone_of("Asia/Tokyo")),
+        Timetable(cron="0 0 * 2 1#5"),
+        Timetable(every_seconds=3600.0, anchor=datetime.min.replace(tzinfo=UTC)),
+        Timetable(cron="0 0 1 1 *", start=datetime.min.replace(tzinfo=UTC)),
+    ],
+    ids=str,
+)
+def test_a_search_at_the_ends_of_the_years_is_short_and_ends(table: Timetable) -> None:
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    assert table.between(last, last, 1_000) == []
+    assert all(EARLIEST <= due <= LATEST for due in table.between(first, last, 1_000))
+    rare = list(islice(table.after(datetime(2026, 1, 1, tzinfo=UTC)), 100_000))
+    assert not rare or rare[-1] <= LATEST
 
 
 def test_jitter_depends_on_the_name_alone() -> None:
