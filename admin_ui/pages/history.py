@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.formats import date_format
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from admin_ui.parts.base_pages import (
@@ -52,6 +56,7 @@ from jobs.models import (
     Tally,
     WorkerSign,
 )
+from jobs.reports.rollups import BOUNDS_SECONDS, EVER
 
 RECENT = 50_000
 """Latest attempts that are searched for a GPU server's own run id."""
@@ -227,26 +232,49 @@ class PurgeLedgerPages(ReadOnlyAdmin):
 @admin.register(Rollup)
 class RollupPages(HistoryAdmin):
     about = "Sums of ended jobs per span of time, model and tenant. Charts and usage reports read them."
-    list_display = (
-        "at",
-        "span_seconds",
-        "model",
-        "tenant",
-        "completed",
-        "failed",
-        "cancelled",
-        "gpu_time",
-    )
+    list_display = ("begin", "length", "model", "tenant", "completed", "failed", "cancelled", "gpu_time")
     list_select_related = ("tenant",)
     list_filter = (ModelFilter,)
     search_fields = ("model__exact", "tenant__name__exact")
     search_help_text = "Exact match: a model or a tenant."
     ordering = ("-id",)
     sortable_by = ()
+    fields = (
+        ("begin", "length"),
+        ("model", "tenant"),
+        ("completed", "failed"),
+        ("cancelled", "gpu_time"),
+        "wait_times",
+        "run_times",
+    )
+    readonly_fields = ("begin", "length", "gpu_time", "wait_times", "run_times")
+
+    @column("from")
+    def begin(self, row: Rollup) -> str:
+        return "the first job" if row.span_seconds == EVER else date_format(row.at, "DATETIME_FORMAT")
+
+    @column("span")
+    def length(self, row: Rollup) -> str:
+        return "all time" if row.span_seconds == EVER else str(timedelta(seconds=row.span_seconds))
 
     @column("GPU-seconds")
     def gpu_time(self, row: Rollup) -> str:
         return f"{row.gpu_seconds:,.1f}"
+
+    @column("jobs by wait time")
+    def wait_times(self, row: Rollup) -> SafeString:
+        return _histogram(row.waits)
+
+    @column("jobs by run time")
+    def run_times(self, row: Rollup) -> SafeString:
+        return _histogram(row.runs)
+
+
+def _histogram(counts: Sequence[int]) -> SafeString:
+    """Return the buckets with jobs in them, by their upper bounds."""
+    names = [*(f"up to {seconds(bound)}" for bound in BOUNDS_SECONDS), "longer"]
+    found = [(name, f"{count:,}") for name, count in zip(names, counts, strict=False) if count]
+    return format_html_join("", "<div>{}: {}</div>", found or [("none", 0)])
 
 
 @admin.register(TagUsage)

@@ -15,7 +15,8 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
 from gpus.registry.audit import record
 from gpus.registry.registry import configure_model
 from jobs.callbacks.sending import Outcome
-from jobs.models import Attempt, Callback, Job, ReceiverCircuit, Tenant
+from jobs.models import Attempt, Callback, Job, ReceiverCircuit, Rollup, Tenant
+from jobs.reports.rollups import BEGINNING, BOUNDS_SECONDS, EVER, HOUR
 
 from .conftest import FakePorts
 from .rows import NOW, fill
@@ -207,3 +208,17 @@ def test_attempts_are_listed_as_running_whether_sent_or_polled(operator: Client)
 
     assert listed("running") == [90, 91]
     assert listed("lost") == [92]
+
+
+def test_a_rollup_names_its_span_and_its_times(viewer: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    waits = [0, 3, *[0] * (len(BOUNDS_SECONDS) - 2), 1]
+    ever = Rollup.objects.create(span_seconds=EVER, at=BEGINNING, model="zimg", tenant=tenant, waits=waits)
+    Rollup.objects.create(span_seconds=HOUR, at=BEGINNING, model="zimg", tenant=tenant)
+    listed = viewer.get("/admin/jobs/rollup/").content.decode()
+    assert "the first job" in listed
+    assert "all time" in listed
+    assert "1:00:00" in listed
+    page = viewer.get(f"/admin/jobs/rollup/{ever.pk}/change/").content.decode()
+    assert "<div>up to 100 ms: 3</div><div>longer: 1</div>" in page
+    assert "<div>none: 0</div>" in page, "no run times"

@@ -204,9 +204,7 @@ def test_a_stream_goes_on_after_the_first_event_of_a_new_database(
     first = Event.objects.order_by("id").values_list("id", flat=True)[0]
     with connection.cursor() as cursor:
         for event_id in Event.objects.order_by("id").values_list("id", flat=True):
-            cursor.execute(
-                "UPDATE jobs_event SET id = %s WHERE id = %s", [event_id - first + 1, event_id]
-            )
+            cursor.execute("UPDATE jobs_event SET id = %s WHERE id = %s", [event_id - first + 1, event_id])
     monkeypatch.setattr(event_stream, "RANGE", 5)
     stream, found = RunReader(run.id, Place()), set[tuple[str, str, int]]()
     for second in range(30):
