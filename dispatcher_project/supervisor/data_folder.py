@@ -4,6 +4,7 @@
 
     up.lock           held while `up` runs          environment.json  settings of its children
     up.json           url, keys, pids; while ready  secret_key        Django's, created once
+    up.env            the same for a shell          (`. var/up.env` sets API, KEY, OPERATOR_KEY)
     secrets.json      keys and passwords, kept      db.sqlite3, valkey/, log/, run/
 """
 
@@ -104,11 +105,14 @@ class DataFolder:
             return {}
 
     def write(self, name: str, value: dict[str, Any]) -> None:
-        """Write a file atomically, readable by the owner only."""
+        """Write a JSON object to a file, as `write_text`."""
+        self.write_text(name, json.dumps(value, indent=2))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file atomically, readable by the owner only. text: without its last line's end."""
         fresh = self.path / f".{name}.{os.getpid()}"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(value, file, indent=2)
-            file.write("\n")
+            file.write(f"{text}\n")
         fresh.replace(self.path / name)
 
     def remove(self, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -94,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) -> None:
     begun = time.monotonic()
     guard.kill_marked(folder.marker_prefix)  # left over from a run whose guard was killed too
-    only_while_running = ("up.json", "environment.json", DEMO_FLEET)
+    only_while_running = ("up.json", "up.env", "environment.json", DEMO_FLEET)
     for name in only_while_running:
         folder.remove(name)
     ports = _ports(options)
@@ -131,6 +132,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         nonlocal is_first
         facts = _facts(folder, host=options.host, ports=ports, environment=shared) | {"pids": pids}
         folder.write("environment.json", shared)
+        folder.write_text("up.env", _shell_variables(facts))
         folder.write("up.json", facts)
         if is_first:
             is_first = False
@@ -173,6 +175,19 @@ def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str
     }
 
 
+def _shell_variables(facts: Mapping[str, object]) -> str:
+    """The variables of the examples in docs/, and those of `python3 -m dispatcher_client`, as a shell sets
+    them."""
+    variables = {
+        "API": f"{facts['url']}/api/v1",
+        "KEY": facts["tenant_key"],
+        "OPERATOR_KEY": facts["api_key"],
+        "DISPATCHER_URL": facts["url"],
+        "DISPATCHER_API_KEY": facts["tenant_key"],
+    }
+    return "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in variables.items())
+
+
 def _ports(options: argparse.Namespace) -> Ports:
     """Raises CannotStart if the web port is taken; the others move to free ones."""
     try:
@@ -212,6 +227,7 @@ Ready after {seconds:.0f} s.
            tenant   {facts["tenant_key"]}
   Ports    {_ports_in_use(facts, folder)}
   Files    {folder.path}    (up.json, log/)
+  Shell    . {shlex.quote(str(folder.path / "up.env"))}    sets API, KEY and OPERATOR_KEY
 
 Callbacks reach public addresses{reached} (DISPATCHER_CALLBACK_NETWORKS).
 Ctrl-C stops everything."""

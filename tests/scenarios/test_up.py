@@ -58,7 +58,8 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
     facts = up.facts()
     assert set(facts) == KEYS
     assert set(facts["pids"]) == PROCESSES | {"local"}
-    assert stat.S_IMODE((up.folder / "up.json").stat().st_mode) == 0o600
+    for name in ("up.json", "up.env"):
+        assert stat.S_IMODE((up.folder / name).stat().st_mode) == 0o600
 
     job = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"prompt": "a sunset"}})
     finished = up.ask(f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
@@ -93,6 +94,7 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
     assert not any(is_alive(pid) for pid in later["pids"].values())
     assert again.left() == []
     assert not (up.folder / "up.json").exists()
+    assert not (up.folder / "up.env").exists()
 
 
 def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:

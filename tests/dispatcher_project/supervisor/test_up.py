@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -85,6 +86,24 @@ def test_every_port_is_shown(folder: DataFolder, closing: ExitStack, web_port: i
     _, text = shown(folder, ports)
     assert f"Ports    web {web_port}; Flower {ports.flower_port}; demo servers 9001, 9002\n" in text
     assert "Callbacks reach public addresses and 10.1.0.0/16 (DISPATCHER_CALLBACK_NETWORKS)." in text
+
+
+def test_a_shell_gets_the_address_and_the_keys(folder: DataFolder, closing: ExitStack, web_port: int) -> None:
+    folder.write("secrets.json", {"admin_password": "sesame", "api_key": "the operator's", "tenant_key": "t"})
+    facts, text = shown(folder, choose(closing, web_port))
+    assert f". {folder.path}/up.env    sets API, KEY and OPERATOR_KEY" in text
+    folder.write_text("up.env", up._shell_variables(facts))
+    script = '. "$0"; env'
+    printed = subprocess.run(
+        ["sh", "-c", script, folder.path / "up.env"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert {
+        f"API=http://127.0.0.1:{web_port}/api/v1",
+        "KEY=t",
+        "OPERATOR_KEY=the operator's",
+        f"DISPATCHER_URL=http://127.0.0.1:{web_port}",
+        "DISPATCHER_API_KEY=t",
+    } <= set(printed)
 
 
 def test_without_a_demo_the_next_step_is_a_command_that_an_installed_wheel_has(
