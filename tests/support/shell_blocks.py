@@ -7,11 +7,13 @@ a test does not have, `<!-- shows: TEXT -->` for a text that its output holds.
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 _FENCE = re.compile(
-    r"(?:^<!-- (?P<mark>not run|shows): (?P<words>.+?) -->\n)?^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
+    r"(?:^ *<!-- (?P<mark>not run|shows): (?P<words>.+?) -->\n)?"
+    r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -37,7 +39,7 @@ def shell_blocks(page: Path) -> list[Block]:
     return [
         Block(
             line=text.count("\n", 0, found.start("text")) + 1,
-            text=found["text"],
+            text=textwrap.dedent(found["text"]),
             not_run=found["words"] if found["mark"] == "not run" else "",
             shows=found["words"] if found["mark"] == "shows" else "",
         )
