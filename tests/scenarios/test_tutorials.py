@@ -1,4 +1,5 @@
-"""Every shell block of the README and of the tutorials is run, page by page, against the shared system.
+"""Every shell block of the README, of the tutorials, and of pages about what clients do is run, page by page,
+against the shared system. So are the Python blocks of the client's page.
 
 The blocks stand as a reader copies them; only addresses and ports are replaced by those of the test. What a
 block needs and a test has not (Docker, vLLM) is played by a server with the same HTTP API.
@@ -6,14 +7,20 @@ block needs and a test has not (Docker, vLLM) is played by a server with the sam
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -27,7 +34,14 @@ from tests.support.shell_blocks import languages, output_of, script_of, shell_bl
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/tutorial").glob("*.md"))]
+CLIENT_PAGE = ROOT / "docs/reference/client.md"
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs/tutorial").glob("*.md")),
+    ROOT / "docs/how-to/build_workflows.md",
+    ROOT / "docs/how-to/schedules.md",
+    CLIENT_PAGE,
+]
 OTHERS = {"python", "json", "toml", "yaml", "text", "mermaid"}
 """Languages of blocks that are no shell."""
 LONGEST_SECONDS = 240
@@ -94,14 +108,29 @@ def stand_ins() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def folder(tmp_path: Path, system: System) -> Path:
     """What a reader's clone looks like to the blocks: `manage.py`, `var`, and `python3` with all packages."""
-    (tmp_path / "bin").mkdir()
-    python = tmp_path / "bin/python3"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    for python in (tmp_path / "bin/python3", tmp_path / ".venv/bin/python"):
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
     (tmp_path / "manage.py").symlink_to(ROOT / "manage.py")
     (tmp_path / "var").symlink_to(system.folder)
     (tmp_path / ".curlrc").write_text("fail-with-body\n")  # an error of the API ends the page's script
     return tmp_path
+
+
+@contextlib.contextmanager
+def counted(system: System) -> Iterator[set[str]]:
+    """Count the jobs that are accepted meanwhile: the ids that the caller adds, and those that the API
+    lists."""
+    start = datetime.now(UTC).isoformat()
+    seen: set[str] = set()
+    yield seen
+    path: str | None = f"/queue/jobs?{urlencode({'limit': 200, 'created_after': start})}"
+    while path is not None:
+        page = system.operator.ask("GET", path)
+        seen |= {job["job_id"] for job in page["results"]}
+        path = page["next"] and page["next"].partition("/api/v1")[2]
+    system.tenant.accepted += len(seen)
 
 
 def run(script: str, folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
@@ -136,8 +165,9 @@ def test_the_blocks_of_a_page_do_what_it_says(
     script = with_our_addresses(
         script_of(blocks), {"8000": system.facts["url"].rpartition(":")[2], **stand_ins}
     )
-    status, output = run(script, folder, system.environment)
-    system.tenant.accepted += len(set(_JOB.findall(output)))
+    with counted(system) as seen:
+        status, output = run(script, folder, system.environment)
+        seen |= set(_JOB.findall(output))
     assert status == 0, output[-3000:]
     for number, block in enumerate(blocks):
         assert block.shows in output_of(number, output), (
@@ -152,6 +182,23 @@ def with_our_addresses(script: str, ports: Mapping[str, str]) -> str:
         ours.setdefault(port, str(free_port()))
     script = _PORT.sub(lambda found: ours[found[0]], script)
     return script.replace("192.168.1.20", "127.0.0.1").replace('"seconds": 10', '"seconds": 5')
+
+
+def test_the_python_blocks_of_the_clients_page_run_from_top_to_bottom(
+    system: System, demo_fleet: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("DISPATCHER_URL", system.facts["url"])
+    monkeypatch.setenv("DISPATCHER_API_KEY", system.facts["tenant_key"])
+    names: dict[str, Any] = {}
+    with counted(system):
+        for block in shell_blocks(CLIENT_PAGE, "python"):
+            text = "\n" * (block.line - 1) + block.text  # so that an error names the page's line
+            code = compile(text, CLIENT_PAGE, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, dict(names)))
+            else:
+                exec(code, names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

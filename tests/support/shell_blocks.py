@@ -33,8 +33,8 @@ def languages(page: Path) -> list[str]:
     return [found["language"] for found in _FENCE.finditer(page.read_text())]
 
 
-def shell_blocks(page: Path) -> list[Block]:
-    """Return the blocks of the page, in order."""
+def shell_blocks(page: Path, language: str = "bash") -> list[Block]:
+    """Return the blocks of the page in that language, in order."""
     text = page.read_text()
     return [
         Block(
@@ -44,7 +44,7 @@ def shell_blocks(page: Path) -> list[Block]:
             shows=found["words"] if found["mark"] == "shows" else "",
         )
         for found in _FENCE.finditer(text)
-        if found["language"] == "bash"
+        if found["language"] == language
     ]
 
 
