@@ -34,12 +34,13 @@ from tests.support.shell_blocks import languages, output_of, script_of, shell_bl
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
+CLIENT_TASKS = ("build_workflows", "erase_data", "large_files", "save_files", "schedules")
 CLIENT_PAGE = ROOT / "docs/reference/client.md"
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs/tutorial").glob("*.md")),
-    ROOT / "docs/how-to/build_workflows.md",
-    ROOT / "docs/how-to/schedules.md",
+    *(ROOT / f"docs/how-to/{name}.md" for name in CLIENT_TASKS),
+    ROOT / "docs/reference/artifacts.md",
     CLIENT_PAGE,
 ]
 OTHERS = {"python", "json", "toml", "yaml", "text", "mermaid"}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from django.db import connections
 from django.db.utils import ConnectionHandler
+from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
@@ -45,5 +46,5 @@ class Judge:
         """Every job must be over by now."""
         ports = make_ports(self.leases)
         peaks = {server.name: server.node.health()["max_running"] for server in self._system.servers}
-        with self.rows():
+        with self.rows(), override_settings(ARTIFACT_FOLDER=self._system.folder / "artifacts"):
             assert_laws(drained=True, ports=ports, accepted=self._system.accepted, peak_running=peaks)
