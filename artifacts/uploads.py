@@ -228,7 +228,12 @@ def _confirm(row: Artifact, found: StoredObject, store: Store, now: datetime) ->
     )
     if changed:
         row.state, row.stored_at = State.STORED, now
-    return bool(changed)
+        return True
+    same = Artifact.objects.filter(pk=row.pk, state=State.STORED, bytes=row.bytes).first()
+    if same is None:
+        return False
+    row.state, row.stored_at = State.STORED, same.stored_at  # confirmed by another request meanwhile
+    return True
 
 
 def recognised_type(first_bytes: bytes) -> str:

@@ -37,6 +37,7 @@ def make_application() -> Any:
     from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
     from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_batch
     from jobs.events.hub import EventHub
+    from jobs.submission.fetched_urls import UrlFetcher
     from workflows.event_stream import follow_run
 
     threads = WSGIMiddleware(cast("Any", unless_given_up(Utf8Handler())), workers=WSGI_THREADS)
@@ -51,6 +52,7 @@ def make_application() -> Any:
         streams_per_reader=limits.streams_per_reader,
         body_bytes=limits.web_body_bytes,
         artifact_bytes=ArtifactBytes(local_store),
+        url_fetcher=UrlFetcher(),
         sources={"run": follow_run},
     )
 

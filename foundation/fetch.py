@@ -43,6 +43,10 @@ class NotFetched(Exception):
     "answers 404". It has no address that the name resolved to."""
 
 
+class AddressRefused(NotFetched):
+    """The caller allows none of the addresses of the host."""
+
+
 class TooLong(NotFetched):
     """The file has more bytes than allowed."""
 
@@ -128,7 +132,7 @@ async def _follow(
         target = read_fetched_url(url, limits.schemes)
         addresses = await allowed(target)
         if not addresses:
-            raise NotFetched("points to an address that this dispatcher must not read")
+            raise AddressRefused("points to an address that this dispatcher must not read")
         found = await _get(target, addresses, add, limits)
         if isinstance(found, Fetched):
             return found

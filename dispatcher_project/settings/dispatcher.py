@@ -299,6 +299,19 @@ class DispatcherSettings:
     """Largest submit as a form with files; a larger one gets 413. Larger files are uploaded as artifacts."""
     form_files: int = 16
     """Most files of one form; more get 413."""
+    fetched_urls: int = 0
+    """Most https URLs of one request to submit jobs that the dispatcher reads itself, at the places that a
+    model's schema marks for files. 0: such a URL stays as it is, and the GPU server reads it."""
+    fetched_url_bytes: int = 32 * 1024 * 1024
+    """Bytes of all files that are read for one request."""
+    fetched_url_seconds: float = 30.0
+    """How long these files may take to be read, with the wait for a turn."""
+    fetched_url_networks: tuple[str, ...] = ()
+    """Private networks from which files may be read, as CIDR; public addresses are always allowed."""
+    url_fetches: int = 32
+    """Files that a web process reads from URLs at once; others wait for their turn."""
+    url_fetches_per_tenant: int = 8
+    """The same for one tenant."""
     tenant_artifact_bytes: int = 100 * 1024 * 1024 * 1024
     """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
     tenant_promised_artifacts: int = 1000
@@ -417,11 +430,12 @@ class DispatcherSettings:
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
-        for network in self.callback_networks:
-            try:
-                ip_network(network.strip(), strict=False)
-            except ValueError as error:
-                raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_NETWORKS: {error}") from None
+        for name in ("callback_networks", "fetched_url_networks"):
+            for network in getattr(self, name):
+                try:
+                    ip_network(network.strip(), strict=False)
+                except ValueError as error:
+                    raise ImproperlyConfigured(f"DISPATCHER_{name.upper()}: {error}") from None
         for origin in self.callback_refused_origins:
             try:
                 split_address(origin.strip())
@@ -456,6 +470,9 @@ _AT_LEAST_ONE = (
     "max_artifact_refs",
     "max_form_bytes",
     "form_files",
+    "fetched_url_bytes",
+    "url_fetches",
+    "url_fetches_per_tenant",
     "tenant_promised_artifacts",
     "run_artifacts",
     "run_artifact_bytes",

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote_from_bytes
 
 from django.conf import settings
@@ -50,6 +51,8 @@ from jobs.events.handover import (
 )
 from jobs.events.hub import EventHub
 from jobs.events.stream import Message, Receive, Send, Source, stream_events, stream_pulse, until_disconnect
+from jobs.submission.fetched_urls import SCOPE_KEY as FETCH_KEY
+from jobs.submission.fetched_urls import FetchHandover, UrlFetcher, close_all
 from jobs.submission.request import Outcome, outcome_of_state
 
 LIVEZ = "/livez"
@@ -84,8 +87,9 @@ class AsgiGateway:
     site: Django as an ASGI application in threads. make_hub: called once, on the event loop. begin: called at
     the server's start; returns the function to call at its stop. streams_per_reader: most event streams of
     one key or user. body_bytes: memory for bodies that are still arriving. artifact_bytes: answers requests
-    for the bytes of artifacts, whose bodies are not received whole; None: the site does. sources: of event
-    streams of other kinds than jobs (`Follow.kind`).
+    for the bytes of artifacts, whose bodies are not received whole; None: the site does. url_fetcher: reads
+    the files of URLs in submits; None: they stay as they are. sources: of event streams of other kinds than
+    jobs (`Follow.kind`).
     """
 
     def __init__(
@@ -97,11 +101,13 @@ class AsgiGateway:
         body_bytes: int = 96 * 1024 * 1024,
         *,
         artifact_bytes: Application | None = None,
+        url_fetcher: UrlFetcher | None = None,
         sources: Mapping[str, Source] | None = None,
     ) -> None:
         self._sources = sources or {}
         self._site = site
         self._artifact_bytes = artifact_bytes
+        self._url_fetcher = url_fetcher
         self._make_hub = make_hub
         self._begin = begin
         self._hub: EventHub | None = None
@@ -156,6 +162,8 @@ class AsgiGateway:
                 continue
             if self._hub is not None:
                 await self._hub.close()
+            if self._url_fetcher is not None:
+                self._url_fetcher.close()
             if end is not None:
                 await asyncio.to_thread(end)
             await send({"type": "lifespan.shutdown.complete"})
@@ -211,8 +219,39 @@ class AsgiGateway:
             if body.chunked and length is not None:  # WSGI needs a Content-Length
                 others = [header for header in scope["headers"] if header[0] != b"content-length"]
                 scope["headers"] = [*others, (b"content-length", str(length).encode())]
+        handed = FetchHandover()
+        if self._url_fetcher is not None and settings.DISPATCHER.fetched_urls:
+            scope[FETCH_KEY] = handed
         await self._site(scope, body.receive, answer.take)
+        if handed.wanted is not None and answer.status == CONTINUE:
+            return await self._answer_with_files(scope, handed, body, send)
         return answer
+
+    async def _answer_with_files(
+        self, scope: Scope, handed: FetchHandover, body: RequestBody, send: Send
+    ) -> _Answer:
+        """Read the files of a request's URLs, and return the site's answer to the request with them. Raises
+        ClientGone."""
+        assert self._url_fetcher is not None
+        assert handed.wanted is not None
+        fetching = asyncio.wrap_future(self._url_fetcher.fetch_all(handed.wanted))
+        disconnected = asyncio.ensure_future(until_disconnect(body.receive))
+        try:
+            either: set[asyncio.Future[Any]] = {fetching, disconnected}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not fetching.done():
+                raise ClientGone
+        finally:
+            fetching.cancel()
+            disconnected.cancel()
+        handed.fetched = fetching.result()
+        try:
+            body.rewind()
+            answer = _Answer(send)
+            await self._site(scope, body.receive, answer.take)
+            return answer
+        finally:
+            close_all(handed.fetched)
 
     async def _follow(self, scope: Scope, follow: Follow, body: RequestBody, send: Send) -> None:
         async def may_follow() -> bool:

@@ -17,6 +17,7 @@ late answer is dropped. A request that has no thread by then does not get one.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import Counter
@@ -145,6 +146,12 @@ class RequestBody:
         self._left = kept.tell()
         kept.seek(0)
         return self._left
+
+    def rewind(self) -> None:
+        """Let the application read a body that was received whole from its beginning."""
+        if self._kept is not None:
+            self._left = self._kept.seek(0, os.SEEK_END) or None
+            self._kept.seek(0)
 
     async def receive(self) -> Message:
         """ASGI `receive` for the application: the received body, then the client's disconnect."""

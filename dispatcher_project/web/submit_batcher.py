@@ -52,6 +52,8 @@ from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
 from jobs.limits.submit_limits import Admission, admit_each
 from jobs.ports import Ports
+from jobs.submission.fetched_urls import SCOPE_KEY as FETCH_KEY
+from jobs.submission.fetched_urls import FetchHandover
 from jobs.submission.input_files import has_files
 from jobs.submission.request import Item, is_slow_check
 from jobs.submission.submit import GroupRefused, Submission, submit_group
@@ -190,6 +192,7 @@ def _batchable_headers(scope: Scope) -> Mapping[bytes, bytes] | None:
         or scope["method"] != "POST"
         or scope["query_string"]
         or BODY_PENDING_KEY in scope
+        or _has_fetched(scope)
     ):
         return None
     named: dict[bytes, bytes] = dict(scope["headers"])
@@ -207,6 +210,12 @@ def _batchable_headers(scope: Scope) -> Mapping[bytes, bytes] | None:
         and _is_allowed_host(named.get(b"host", b"").decode("latin1"))
     )
     return named if is_batchable else None
+
+
+def _has_fetched(scope: Scope) -> bool:
+    """Return True for the second pass of a request whose URLs were read: its token is taken."""
+    handed: FetchHandover | None = scope.get(FETCH_KEY)
+    return handed is not None and handed.fetched is not None
 
 
 def _is_allowed_host(host: str) -> bool:
@@ -319,7 +328,7 @@ def _read(case: _Case, ports: Ports) -> bool:
             case.wanted.request.reject_if_busy
             or (spec and is_slow_check(spec.payload_schema, body))
             or MARK in body  # the store may be asked for them
-            or (spec and spec.payload_schema and has_files(spec.payload_schema) and b"data:" in body.lower())
+            or (spec and spec.payload_schema and has_files(spec.payload_schema) and _may_have_files(body))
             or _ESCAPED_ASCII.search(body)
         )
     except Exception as error:
@@ -328,6 +337,12 @@ def _read(case: _Case, ports: Ports) -> bool:
     if waits:
         case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
     return not waits
+
+
+def _may_have_files(body: bytes) -> bool:
+    """Return True if a body may have a `data:` URI, or a URL whose file the dispatcher reads."""
+    lower = body.lower()
+    return b"data:" in lower or (settings.DISPATCHER.fetched_urls > 0 and b"https:" in lower)
 
 
 def _text(asked: Asked, name: bytes) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.conf import settings
@@ -15,7 +15,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import expect_body, read_body
+from foundation.http_api.json_body import CONTINUE, expect_body, read_body
 from foundation.http_api.json_parser import StrictJsonParser
 from foundation.http_api.openapi import described, json_schema
 from foundation.http_api.prefer import preferences
@@ -32,9 +32,10 @@ from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope, may_see_details, 
 from jobs.domain.errors import Refused
 from jobs.events.handover import WAIT_HEADER, WaitFor, offered
 from jobs.limits.submit_limits import Admission, Rate, admit
-from jobs.operations.rerun import find_with_payload, rerun_job
+from jobs.operations.rerun import find_with_payload, rerun_request
 from jobs.reports.jobs import find_job
-from jobs.submission.input_files import NO_FILES, InputFiles
+from jobs.submission.fetched_urls import handover_of, urls_to_fetch
+from jobs.submission.input_files import NO_FILES, FetchedFile, InputFiles
 from jobs.submission.request import (
     Item,
     KeyText,
@@ -79,8 +80,41 @@ class RateLimitedView(JobView):
     def take_token(self, request: Request, tenant_id: int) -> dict[str, str]:
         """Take one token, before the body is read; return the RateLimit header fields. Raises Problem 429."""
         expect_body(self, request.META)
+        handed = handover_of(request.META)
+        if handed is not None and handed.fetched is not None:  # the second pass of the same request
+            return dict(handed.headers)
         taken: Admission | None = request.META.get("asgi.scope", {}).get(ADMISSION_KEY)
         return admit_or_refuse(admit(tenant_id, 1, self.ports) if taken is None else taken)
+
+    def fetched(
+        self,
+        request: Request,
+        requests: Sequence[SubmitRequest | Refused],
+        tenant_id: int,
+        headers: Mapping[str, str],
+        *,
+        batch: BatchKey | None = None,
+    ) -> Mapping[str, FetchedFile] | None:
+        """Return what was read from the URLs of these requests; None: URLs stay as they are.
+
+        headers: RateLimit header fields. batch: key of the batch that these are. Raises Problem 100 to be
+        called again with the files, and IdempotencyConflict for the batch's key.
+        """
+        handed = handover_of(request.META)
+        if handed is None:
+            return None
+        if handed.fetched is None:
+            handed.wanted = urls_to_fetch(
+                requests,
+                tenant_id=tenant_id,
+                key_models=principal_of(request).models,
+                ports=self.ports,
+                batch=batch,
+            )
+            if handed.wanted is not None:
+                handed.headers = headers
+                raise Problem(CONTINUE, "files_wanted", "Read the files of the URLs.")
+        return handed.fetched
 
 
 class Submit(RateLimitedView):
@@ -117,7 +151,9 @@ class Submit(RateLimitedView):
         try:
             files = InputFiles(form.files, principal.name)
             parsed = read_submit(form.job, key=key, prefer=fields.get("Prefer", ""), files=files)
-            item = submit_job(parsed.request, tenant=tenant_id, ports=self.ports, key_models=principal.models)
+            fetched = self.fetched(request, [parsed.request], tenant_id, rate)
+            wanted = replace(parsed.request, files=replace(files, fetched=fetched))
+            item = submit_job(wanted, tenant=tenant_id, ports=self.ports, key_models=principal.models)
         except Refused as refused:
             item = refused
         finally:
@@ -144,14 +180,18 @@ class SubmitBatch(RateLimitedView):
         key = idempotency_key(request.headers.get("Idempotency-Key"))
         headers = self.take_token(request, tenant_id)
         items = [_item(item) for item in read_body(bodies.Batch, request.data).jobs]
-        if len(items) > 1:
+        handed = handover_of(request.META)
+        if len(items) > 1 and (handed is None or handed.fetched is None):
             headers = admit_or_refuse(admit(tenant_id, len(items), self.ports, taken=1))
+        whole = BatchKey(key, fingerprint(request.data)) if key else None
+        fetched = self.fetched(request, items, tenant_id, headers, batch=whole)
+        items = [_with_files(item, InputFiles({}, principal_of(request).name, fetched)) for item in items]
         batch = submit_batch(
             items,
             tenant=tenant_id,
             ports=self.ports,
             key_models=principal_of(request).models,
-            key=BatchKey(key, fingerprint(request.data)) if key else None,
+            key=whole,
         )
         if batch.replayed:
             headers["Idempotency-Replayed"] = "true"
@@ -195,13 +235,12 @@ class Rerun(RateLimitedView):
         given = read_optional_body(bodies.RerunBody, sent).model_fields_set
         by = principal.name if principal.is_operator else None  # a client's own job has no audit entry
         try:
-            item: Item = rerun_job(
-                job,
-                {name: sent[name] for name in given},
-                ports=self.ports,
-                idempotency_key=key,
-                by=by,
-                key_models=principal.models,
+            changes = {name: sent[name] for name in given}
+            wanted = rerun_request(job, changes, idempotency_key=key, by=by)
+            fetched = self.fetched(request, [wanted], job.tenant_id, rate)
+            wanted = replace(wanted, files=InputFiles({}, principal.name, fetched))
+            item: Item = submit_job(
+                wanted, tenant=job.tenant_id, ports=self.ports, key_models=principal.models
             )
         except Refused as refused:
             item = refused
@@ -215,6 +254,10 @@ def _may_not_read(principal: Principal) -> Problem:
     return Problem(
         403, "scope_required", "Running a job again reads its payload: it needs a key with the scope read."
     )
+
+
+def _with_files(item: SubmitRequest | Refused, files: InputFiles) -> SubmitRequest | Refused:
+    return replace(item, files=files) if isinstance(item, SubmitRequest) else item
 
 
 class InvalidItem(Refused):

@@ -1,4 +1,4 @@
-"""SSRF protection of callbacks: which addresses they may reach.
+"""SSRF protection of callbacks, and of URLs whose files are read: which addresses they may reach.
 
 A URL's form, and an address in it, are checked when a job is submitted. A name is resolved at each delivery,
 and only addresses that were checked then are connected to, which stops DNS rebinding. Whatever networks are
@@ -100,10 +100,18 @@ def _literal_addresses(target: Target) -> list[Address] | None:
     return literal_addresses(target.host, target.port)
 
 
-def filter_allowed(found: list[Address], target: Target, refused: RefusedOrigins) -> list[Address]:
-    """Return those of the addresses that may be connected to, in the same order."""
+def filter_allowed(
+    found: list[Address],
+    target: Target,
+    refused: RefusedOrigins,
+    networks: tuple[str, ...] | None = None,
+) -> list[Address]:
+    """Return those of the addresses that may be connected to, in the same order. networks: as of
+    `is_allowed`."""
     return [
-        address for address in found if is_allowed(address) and not refused.has_address(address, target.port)
+        address
+        for address in found
+        if is_allowed(address, networks) and not refused.has_address(address, target.port)
     ]
 
 
@@ -130,15 +138,18 @@ def _refused(message: str) -> CallbackUrlRefused:
     return CallbackUrlRefused(message, pointer=_POINTER)
 
 
-def is_allowed(address: Address) -> bool:
-    """Return True for a public address, or one in DISPATCHER_CALLBACK_NETWORKS; never for a cloud's metadata
-    service. An IPv6 address that carries an IPv4 address (mapped, NAT64) is judged by that."""
+def is_allowed(address: Address, networks: tuple[str, ...] | None = None) -> bool:
+    """Return True for a public address, or one in `networks`; never for a cloud's metadata service. An IPv6
+    address that carries an IPv4 address (mapped, NAT64) is judged by that.
+
+    networks: private ones that are allowed; None: DISPATCHER_CALLBACK_NETWORKS."""
     inner = embedded_ipv4(address)
     if inner is not None:
-        return is_allowed(inner)
+        return is_allowed(inner, networks)
     if address in _METADATA:
         return False
-    if any(address in network for network in _networks(settings.DISPATCHER.callback_networks)):
+    allowed = settings.DISPATCHER.callback_networks if networks is None else networks
+    if any(address in network for network in _networks(allowed)):
         return True
     if any(address in network for network in _REFUSED_NETWORKS):
         return False

@@ -135,10 +135,15 @@ class Resolver:
         self._kept: dict[tuple[str, int], tuple[float, list[Address]]] = {}
 
     async def allowed_addresses(
-        self, target: Target, refused: RefusedOrigins, *, tenant_id: int
+        self,
+        target: Target,
+        refused: RefusedOrigins,
+        *,
+        tenant_id: int,
+        networks: tuple[str, ...] | None = None,
     ) -> list[Address]:
         """Return the addresses of the target's host that may be connected to, best first; none if all are
-        refused.
+        refused. networks: private ones that are allowed; None: those of callbacks.
 
         Raises OSError (`socket.gaierror`, `TimeoutError`) if the name can't be resolved.
         """
@@ -147,7 +152,7 @@ class Resolver:
         found = literal_addresses(target.host, target.port)
         if found is None:
             found = await self._look_up((tenant_id, target.host, target.port))
-        found = filter_allowed(found, target, refused)
+        found = filter_allowed(found, target, refused, networks)
         if found and not (target.scheme == "https" and all(one.is_global for one in found)):
             # a public server with a certificate for the name is the tenant's, so it needs no check
             theirs = await self._addresses_of(refused.names_with_port(target.port), target.port)

@@ -104,6 +104,13 @@ class FileInvalid(Refused):
     status = 422
 
 
+class FileNotFetched(Refused):
+    """The file of a URL could not be read."""
+
+    code = "file_not_fetched"
+    status = 422
+
+
 class FileTypeWrong(Refused):
     """The file is of another type than the model's schema declares for its place."""
 

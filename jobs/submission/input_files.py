@@ -1,5 +1,5 @@
-"""The files that come with a submit: parts of its form, and `data:` URIs at the places that the model's
-schema marks for files. They become artifacts, and the payload refers to them.
+"""The files that come with a submit: parts of its form, and `data:` URIs and https URLs at the places that
+the model's schema marks for files. They become artifacts, and the payload refers to them.
 
 A payload of a model without such places, sent as plain JSON, costs nothing here.
 """
@@ -23,11 +23,13 @@ from artifacts.models import Artifact
 from artifacts.refs import REF, ref
 from artifacts.store.contract import StoreError
 from foundation.data_uri import BadDataUri, is_data_uri, read_data_uri
+from foundation.fetch import NotFetched, NotKept
 from foundation.foreign_schema import Schema, SchemaRefused, compiled
 from foundation.json_paths import Path, pointer, with_values
 from jobs.domain.errors import (
     ArtifactStoreUnavailable,
     FileInvalid,
+    FileNotFetched,
     FileNotSent,
     FileRefused,
     FileTypeWrong,
@@ -40,17 +42,23 @@ from jobs.ports import Ports
 FILE = "$file"
 """The one member of an object that refers to a part of the form, by name."""
 _POINTER = "/payload"
+_HTTPS = "https://"
 _CHECKED_AS = "https://artifact.invalid/" + "0" * 26
 """What a schema is checked with in place of a file: the server gets a URL there."""
 _CHECKED_AS_REF = ref("0" * 26)
 
 
+FetchedFile = LocalFile | NotFetched | NotKept
+
+
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """The files of one request. uploaded: parts of its form, by name. made_by_key: name of the API key."""
+    """The files of one request. uploaded: parts of its form, by name. made_by_key: name of the API key.
+    fetched: what was read from each URL, or why it was not; None: URLs stay as they are."""
 
     uploaded: Mapping[str, LocalFile] = field(default_factory=dict)
     made_by_key: str = ""
+    fetched: Mapping[str, FetchedFile] | None = None
 
 
 NO_FILES = InputFiles()
@@ -100,7 +108,9 @@ class PayloadFiles:
             )
         if not sources:
             return self._payload
-        found = [(one, *_opened(one)) for one in sources]  # all are checked before the first is stored
+        found = [
+            (one, *_opened(one, self._files)) for one in sources
+        ]  # all are checked before the first is stored
         new = {}
         for place, file, content_type in found:
             keep = partial(keep_file, file, tenant_id=tenant_id, content_type=content_type, now=now)
@@ -165,7 +175,7 @@ def _marked(payload: Any, fields: FileFields | None, files: InputFiles) -> Itera
         return
     for one in fields.find(payload):
         value = one.value
-        if isinstance(value, str) and is_data_uri(value):
+        if isinstance(value, str) and (is_data_uri(value) or (files.fetched is not None and is_url(value))):
             yield _Place(one.path, value, one.media_types)
         elif isinstance(value, dict) and REF in value:
             yield _Place(one.path, None, one.media_types)
@@ -224,10 +234,41 @@ def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(repr(name[:50]) for name in list(names)[:10]) or "none"
 
 
-def _opened(place: _Place) -> tuple[LocalFile, str]:
-    """Return the file of a place, and its type. Raises FileInvalid, FileTypeWrong."""
+def is_url(text: str) -> bool:
+    """Return True for a URL whose file the dispatcher may read."""
+    return text[: len(_HTTPS)].lower() == _HTTPS
+
+
+def urls_of(payload: Any, schema: Schema | None) -> Iterator[str]:
+    """Yield the https URLs at the places that the schema marks for files."""
+    if (fields := _fields(schema)) is not None:
+        for one in fields.find(payload):
+            if isinstance(one.value, str) and is_url(one.value):
+                yield one.value
+
+
+def _fetched(url: str, place: _Place, files: InputFiles) -> LocalFile:
+    """Return the file that was read from a URL. Raises FileNotFetched, ArtifactStoreUnavailable."""
+    assert files.fetched is not None
+    found = files.fetched.get(url)
+    if isinstance(found, LocalFile):
+        return found
+    if isinstance(found, NotKept):
+        raise ArtifactStoreUnavailable(
+            "The server has no disk space for the file of the URL.",
+            pointer=_pointer(place),
+            retry_after_seconds=60.0,
+        )
+    why = "was not read, because the model's schema has changed meanwhile" if found is None else str(found)
+    raise FileNotFetched(f"The URL {why}.", pointer=_pointer(place))
+
+
+def _opened(place: _Place, files: InputFiles) -> tuple[LocalFile, str]:
+    """Return the file of a place, and its type. Raises FileInvalid, FileTypeWrong, FileNotFetched."""
     file = place.source
-    if isinstance(file, str):
+    if isinstance(file, str) and not is_data_uri(file):
+        file = _fetched(file, place, files)
+    elif isinstance(file, str):
         try:
             media_type, data = read_data_uri(file)
         except BadDataUri as bad:

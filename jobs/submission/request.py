@@ -408,6 +408,12 @@ def check_request(
         raise checked
 
 
+def is_accepted(request: SubmitRequest, tenant_id: int, may: Allowed, ports: Ports) -> bool:
+    """Return True if the checks do not refuse a request. Nothing is stored."""
+    checked = _checked(request, tenant_id, may, ports.clock.now(), ports, store_files=False)
+    return isinstance(checked, SubmitRequest)
+
+
 # -- times ------------------------------------------------------------
 
 

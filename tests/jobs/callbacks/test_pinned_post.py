@@ -87,7 +87,7 @@ def test_tls_is_verified_by_name(
     knows_its_ca: bool,
     outcome: str,
 ) -> None:
-    certificate = _certificate(tmp_path, "hooks.example.test")
+    certificate = make_certificate(tmp_path, "hooks.example.test")
     if knows_its_ca:
         monkeypatch.setattr(sending, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -136,7 +136,7 @@ def _answer_once(listener: socket.socket, context: ssl.SSLContext) -> None:
         sock.close()
 
 
-def _certificate(folder: Path, name: str) -> Path:
+def make_certificate(folder: Path, name: str) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
