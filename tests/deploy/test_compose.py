@@ -20,6 +20,7 @@ from dispatcher_project.cli.main import BASE
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
 from dispatcher_project.web.__main__ import parser as web_parser
+from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
 from tests.support.waiting import wait_for
 
 _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
@@ -200,3 +201,10 @@ def test_redis_needs_its_password_and_evicts_nothing(
         "maxmemory-policy": "noeviction",
         "latency-tracking": "no",
     }
+
+
+def test_each_of_our_own_queues_has_a_worker() -> None:
+    """Without one, sweeps do the work of a queue, seconds late."""
+    commands = [service["command"] for service in services(ONE_HOST).values() if "command" in service]
+    named = [command[command.index("--queues") + 1] for command in commands if command[0] == "queue-worker"]
+    assert sorted(",".join(named).split(",")) == sorted([CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE])

@@ -16,6 +16,7 @@ from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.web.server import MAX_DESCRIPTORS, RESERVED_DESCRIPTORS
 from gpu_host.node.config import GRACE_SECONDS
+from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
 
 UNITS = sorted((ROOT / "deploy/systemd").iterdir())
 PYTHON = "/opt/dispatcher/.venv/bin/python"
@@ -140,3 +141,9 @@ def test_only_the_web_listens_beyond_loopback() -> None:
         words = started(unit, **OPTIONS)
         hosts = [word for word in words if re.search(r"0\.0\.0\.0|::", word)]
         assert hosts == [], f"{unit.name} listens at {hosts}"
+
+
+def test_the_walk_starts_a_worker_for_each_of_our_own_queues() -> None:
+    """Without one, sweeps do the work of a queue, seconds late."""
+    enabled = re.findall(r"dispatcher-queue-worker@(\w+)", (ROOT / "docs/how-to/deploying.md").read_text())
+    assert set(enabled) == {CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE}

@@ -40,7 +40,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs/tutorial").glob("*.md")),
     *(ROOT / f"docs/how-to/{name}.md" for name in CLIENT_TASKS),
-    ROOT / "docs/reference/artifacts.md",
+    *(ROOT / f"docs/reference/{name}.md" for name in ("api", "artifacts", "callbacks")),
     CLIENT_PAGE,
 ]
 OTHERS = {"python", "json", "toml", "yaml", "text", "mermaid"}
