@@ -3,7 +3,20 @@ standard library, `AsyncClient` httpx; docs/reference/client.md.
 
 It can be copied into another project: it imports nothing else of this repository."""
 
-from .answers import Estimate, Explanation, Key, Limits, Me, Model, Reason, StartsIn, Usage, UsageRow, Used
+from .answers import (
+    DataErased,
+    Estimate,
+    Explanation,
+    Key,
+    Limits,
+    Me,
+    Model,
+    Reason,
+    StartsIn,
+    Usage,
+    UsageRow,
+    Used,
+)
 from .artifacts import Artifact, FileChanged
 from .async_client import AsyncClient
 from .calls import ListFilter
@@ -31,9 +44,11 @@ from .stream import Event
 from .submit_options import SubmitOptions
 from .workflow import Map, Node, Workflow
 from .workflow_answers import (
+    MapItems,
     NodeError,
     Question,
     Run,
+    RunDataErased,
     RunError,
     RunFailed,
     RunNode,
@@ -53,6 +68,7 @@ __all__ = [
     "Busy",
     "Client",
     "Conflict",
+    "DataErased",
     "DispatcherError",
     "Estimate",
     "Event",
@@ -68,6 +84,7 @@ __all__ = [
     "ListFilter",
     "LogLine",
     "Map",
+    "MapItems",
     "Me",
     "Model",
     "NoAnswer",
@@ -83,6 +100,7 @@ __all__ = [
     "Question",
     "Reason",
     "Run",
+    "RunDataErased",
     "RunError",
     "RunFailed",
     "RunNode",

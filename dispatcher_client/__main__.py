@@ -1,5 +1,5 @@
-"""The command line: ``python3 -m dispatcher_client COMMAND``: submit, wait, stream, logs, cancel, rerun,
-upload, download, flush.
+"""The command line: ``python3 -m dispatcher_client COMMAND``: submit, wait, result, stream, logs, cancel,
+rerun, erase, upload, download, flush.
 
 Exit status: 0 done · 1 refused, or the job did not complete · 2 wrong usage · 3 no answer · 4 no answer, and
 the request is in the spool · 5 the job has not ended yet."""
@@ -62,6 +62,29 @@ def _wait(client: Client, options: argparse.Namespace) -> int:
     return DONE if job.status == "completed" else REFUSED
 
 
+def _result(client: Client, options: argparse.Namespace) -> int:
+    job = client.get(options.job_id)
+    if job.status != "completed":
+        detail = f"the job is {job.status}" + (f": {job.error['code']}" if job.error else "")
+        _print_error({"code": "no_result", "detail": detail})
+        return REFUSED if job.is_over else NOT_OVER
+    result = client.result(job)
+    if options.download is None:
+        _print(result)
+        return DONE
+    files = client.download_all(result, options.download)
+    _print({"result": result, "files": {artifact: str(path) for artifact, path in files.items()}})
+    return DONE
+
+
+def _erase(client: Client, options: argparse.Namespace) -> int:
+    erased = client.erase(options.job_id)
+    _print(
+        {"job_id": erased.job_id, "erased_at": erased.erased_at.isoformat(), "artifacts": erased.artifacts}
+    )
+    return DONE
+
+
 def _stream(client: Client, options: argparse.Namespace) -> int:
     for event in client.stream(options.job_id, after=options.after):
         _print({"type": event.type, "id": event.id, "data": event.data})
@@ -97,13 +120,13 @@ def _upload(client: Client, options: argparse.Namespace) -> int:
     artifact = client.upload(
         options.path, content_type=options.content_type, name=options.name, on_progress=_bar(options.path)
     )
-    _print({**artifact.ref, "bytes": artifact.bytes, "sha256": artifact.sha256})
+    _print({"id": artifact.id, "ref": artifact.ref, "bytes": artifact.bytes, "sha256": artifact.sha256})
     return DONE
 
 
 def _download(client: Client, options: argparse.Namespace) -> int:
     artifact = client.download(options.artifact_id, options.path, on_progress=_bar(options.path))
-    _print({"path": options.path, "bytes": artifact.bytes, "sha256": artifact.sha256})
+    _print({"id": artifact.id, "path": options.path, "bytes": artifact.bytes, "sha256": artifact.sha256})
     return DONE
 
 
@@ -129,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spool", help="file for submits without an answer (or DISPATCHER_SPOOL)")
     parser.add_argument("--retry-seconds", type=float, default=60.0, help="how long to retry (default: 60)")
     commands = parser.add_subparsers(
-        required=True, metavar="submit|wait|stream|logs|cancel|rerun|upload|download|flush"
+        required=True, metavar="submit|wait|result|stream|logs|cancel|rerun|erase|upload|download|flush"
     )
 
     submit = commands.add_parser("submit", help="submit a job and print it")
@@ -140,6 +163,8 @@ def _parser() -> argparse.ArgumentParser:
 
     wait = _of_job(commands.add_parser("wait", help="wait for the end of a job and print it"), _wait)
     wait.add_argument("--timeout", type=float, help="seconds; default: for ever")
+    result = _of_job(commands.add_parser("result", help="print the result of a job"), _result)
+    result.add_argument("--download", metavar="DIR", help="also download the files that the result names")
     stream = _of_job(commands.add_parser("stream", help="print the events of a job, one per line"), _stream)
     stream.add_argument("--after", default="", help="id of the last known event")
     logs = _of_job(commands.add_parser("logs", help="print the log lines of a job, one per line"), _logs)
@@ -149,7 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     _of_job(commands.add_parser("cancel", help="cancel a job"), _cancel)
     rerun = _of_job(commands.add_parser("rerun", help="run a job again and print the new one"), _rerun)
     rerun.add_argument("--payload", type=json_value, help="a JSON object in place of the earlier payload")
-    upload = commands.add_parser("upload", help="upload a file and print its reference")
+    _of_job(commands.add_parser("erase", help="erase what an ended job was given and made"), _erase)
+    upload = commands.add_parser("upload", help="upload a file; print its id, and the ref for a payload")
     upload.set_defaults(command=_upload)
     upload.add_argument("path")
     upload.add_argument("--content-type", help="media type; default: recognised from the first bytes")

@@ -133,6 +133,15 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class DataErased:
+    """The data of a job that was erased. artifacts: those that went with it; others use the rest."""
+
+    job_id: str
+    erased_at: datetime
+    artifacts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page of a list. cursor: of the next page; None: this is the last."""
 

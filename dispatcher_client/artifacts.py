@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -179,6 +179,19 @@ class Files:
         await self._transport.use_files(lambda _: _finish(partial, path, artifact))
         return artifact
 
+    async def download_all(self, value: Any, folder: Path) -> dict[str, Path]:
+        """Download all files that a value refers to; return their paths by the artifacts' ids.
+
+        A file has the name of its artifact without folders, and its id where that is taken or empty."""
+        await self._transport.use_files(lambda _: folder.mkdir(parents=True, exist_ok=True))
+        paths: dict[str, Path] = {}
+        for artifact_id in ids_in(value):
+            artifact = await self.find(artifact_id)
+            path = folder / free_name(artifact.name, artifact_id, {path.name for path in paths.values()})
+            await self.download(artifact_id, path, None)
+            paths[artifact_id] = path
+        return paths
+
     async def _fetch(self, artifact: Artifact, partial: Path, on_progress: OnProgress | None) -> None:
         """Append the missing bytes to the partial file."""
         done = await self._transport.use_files(lambda _: _size_of(partial))
@@ -253,6 +266,28 @@ class Files:
 
     async def _retried(self, once: Callable[[], Awaitable[T]]) -> T:
         return await call_with_retries(once, retry_seconds=self._retry_seconds, sleep=self._transport.sleep)
+
+
+def ids_in(value: Any) -> list[str]:
+    """Return the ids of all artifacts that a JSON value refers to, each once, in the order of the value."""
+    found: dict[str, None] = {}
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            if one.keys() == {"$artifact"} and isinstance(one["$artifact"], str):
+                found[one["$artifact"]] = None
+            else:
+                waiting += reversed(list(one.values()))
+        elif isinstance(one, list | tuple):
+            waiting += reversed(one)
+    return list(found)
+
+
+def free_name(name: str, artifact_id: str, taken: Collection[str]) -> str:
+    """Return the name of a file in a folder: never a path, nor a name that is taken."""
+    plain = name.replace("\\", "/").rpartition("/")[2].replace("\0", "").strip(". ")
+    return artifact_id if not plain else f"{artifact_id}-{plain}" if plain in taken else plain
 
 
 def id_of(artifact: Artifact | Mapping[str, Any] | str) -> str:

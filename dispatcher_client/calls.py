@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
-from .answers import Estimate, Explanation, Me, Usage, read_page
+from .answers import DataErased, Estimate, Explanation, Me, Usage, read_page
 from .artifacts import Artifact, Files, OnProgress, id_of
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
 from .job import Job, JobFailed, read_job, wait_until_over
@@ -189,6 +189,12 @@ class Calls:
         request = Request("POST", f"{_job_path(job_id)}/cancel", self._timeout_seconds)
         return await self.send(request, lambda document: str(document.get("outcome")))
 
+    async def erase(self, job_id: str) -> DataErased:
+        """Erase what a job that has ended was given and made, with the files that only it uses; may be
+        repeated. Raises `Conflict` if it has not ended, or belongs to a run."""
+        request = Request("DELETE", f"{_job_path(job_id)}/data", self._timeout_seconds)
+        return await self.send(request, lambda document: read_answer(DataErased, document))
+
     async def rerun(self, job_id: str, **changes: Unpack[RerunOptions]) -> Job:
         """Run a job again, as it was or with changes; return the new job, whose `rerun_of` names the
         earlier one.
@@ -265,6 +271,12 @@ class Calls:
 
         artifact: also its id, or a reference in a result. Raises `FileChanged` for other bytes."""
         return await self._files.download(id_of(artifact), Path(path), on_progress)
+
+    async def download_all(self, result: Any, folder: str | os.PathLike[str]) -> dict[str, Path]:
+        """Download all files that a result refers to into a folder; return their paths by the artifacts' ids.
+
+        A file has the name of its artifact, and its id where that is taken or empty."""
+        return await self._files.download_all(result, Path(folder))
 
     async def artifact(self, artifact: Mapping[str, Any] | str) -> Artifact:
         """Return an artifact without its bytes. artifact: its id, or a reference in a result."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, Unpack
 
-from .answers import Estimate, Explanation, Me, Usage
+from .answers import DataErased, Estimate, Explanation, Me, Usage
 from .artifacts import Artifact, OnProgress
 from .calls import BatchAnswers, Calls, ListFilter, RerunOptions, UsageBy
 from .job import Job
@@ -116,6 +117,11 @@ class Client:
         """Cancel a job; return ``cancelled`` or, if it runs, ``requested``. Raises `Conflict`."""
         return run_blocking(self._calls.cancel(job_id))
 
+    def erase(self, job_id: str) -> DataErased:
+        """Erase what a job that has ended was given and made, with the files that only it uses. Raises
+        `Conflict`."""
+        return run_blocking(self._calls.erase(job_id))
+
     def rerun(self, job_id: str, **changes: Unpack[RerunOptions]) -> Job:
         """Run a job again, as it was or with changes; return the new job."""
         return run_blocking(self._calls.rerun(job_id, **changes))
@@ -157,6 +163,11 @@ class Client:
         """Download an artifact to a file, or continue to. artifact: also its id, or a reference in a result.
         Raises `FileChanged`."""
         return run_blocking(self._calls.download(artifact, path, on_progress=on_progress))
+
+    def download_all(self, result: Any, folder: str | os.PathLike[str]) -> dict[str, Path]:
+        """Download all files that a result refers to into a folder; return their paths by the artifacts'
+        ids."""
+        return run_blocking(self._calls.download_all(result, folder))
 
     def artifact(self, artifact: Mapping[str, Any] | str) -> Artifact:
         """Return an artifact without its bytes. artifact: its id, or a reference in a result."""

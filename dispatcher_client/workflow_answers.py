@@ -47,9 +47,9 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run. status: running, completed, failed or cancelled. round: raised by each retry. counts: nodes of
+    """A run. status: running, completed, failed or cancelled. round: raised by each restart. counts: nodes of
     the definition by state. waiting_for: nodes that wait for a person or a signal; None in lists, as `inputs`
-    and `output`, which are None too for a key that may not see payloads."""
+    and `output`, which are None too for a key that may not see payloads. urls: paths, `page` among them."""
 
     run_id: str
     workflow: str
@@ -67,6 +67,7 @@ class Run:
     waiting_for: tuple[str, ...] | None
     inputs: Any
     output: Any
+    urls: Mapping[str, Any]
 
     @property
     def is_over(self) -> bool:
@@ -90,9 +91,31 @@ class NodeError:
 
 
 @dataclass(frozen=True, slots=True)
+class MapItems:
+    """The items of a map. left: not started."""
+
+    total: int
+    completed: int
+    failed: int
+    running: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunDataErased:
+    """The data of a run that was erased. erased_at: None while some of its jobs still have data: within
+    minutes."""
+
+    run_id: str
+    requested_at: datetime
+    erased_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunNode:
     """A node of a run, or a child of a map (`images[3]`). kind: model, human, signal, timer or workflow.
-    output: a model node's is its job's result. question: of a human node without an answer."""
+    output: a model node's is its job's result. question: of a human node without an answer. items: of a map;
+    `node(run_id, key, index)` returns one of them."""
 
     key: str
     round: int
@@ -105,6 +128,7 @@ class RunNode:
     error: NodeError | None
     started_at: datetime | None
     finished_at: datetime | None
+    items: MapItems | None
 
 
 class RunFailed(DispatcherError):

@@ -18,6 +18,7 @@ from .transport import Request, Transport, key_of_request, pause_after, pause_se
 from .workflow import Workflow
 from .workflow_answers import (
     Run,
+    RunDataErased,
     RunFailed,
     RunNode,
     RunNotOver,
@@ -210,12 +211,18 @@ class WorkflowCalls:
         """Start nodes of a paused run again. Raises `Conflict` if it has ended."""
         return await self._post(f"{_run_path(run_id)}/resume", _read_run)
 
-    async def retry(self, run_id: str, nodes: Sequence[str] | None = None) -> Run:
+    async def restart(self, run_id: str, nodes: Sequence[str] | None = None) -> Run:
         """Run a run's failed and cancelled nodes again, or the given ones, and all nodes after them; the
         others keep their outputs. Raises `Conflict` while it runs, so also if the answer to an earlier try
-        was lost."""
+        was lost, and if no node failed or was cancelled."""
         body = {} if nodes is None else {"nodes": list(nodes)}
         return await self._post(f"{_run_path(run_id)}/restart", _read_run, body)
+
+    async def erase(self, run_id: str) -> RunDataErased:
+        """Erase what a run that has ended, its jobs and its sub-runs were given and made; may be repeated.
+        Raises `Conflict` if it has not ended."""
+        request = Request("DELETE", f"{_run_path(run_id)}/data", self._timeout_seconds)
+        return await self._api.send(request, lambda document: read_answer(RunDataErased, document))
 
     async def answer(self, run_id: str, key: str, answer: Any) -> Run:
         """Answer a human node. key: such as ``best``, or ``best[3]``.

@@ -8,7 +8,14 @@ from typing import Any
 from .stream import Event
 from .urllib_transport import iterate_blocking, run_blocking
 from .workflow import Workflow
-from .workflow_answers import Run, RunNode, WorkflowSummary, WorkflowVersion, WorkflowVersionSummary
+from .workflow_answers import (
+    Run,
+    RunDataErased,
+    RunNode,
+    WorkflowSummary,
+    WorkflowVersion,
+    WorkflowVersionSummary,
+)
 from .workflow_calls import WorkflowCalls
 
 
@@ -103,9 +110,14 @@ class Workflows:
         """Start nodes of a paused run again. Raises `Conflict` if it has ended."""
         return run_blocking(self._calls.resume(run_id))
 
-    def retry(self, run_id: str, nodes: Sequence[str] | None = None) -> Run:
-        """Run the failed nodes of a run again, or the given ones, and all after them. Raises `Conflict`."""
-        return run_blocking(self._calls.retry(run_id, nodes))
+    def restart(self, run_id: str, nodes: Sequence[str] | None = None) -> Run:
+        """Run the failed nodes of a run again, or the given ones, and all after them. Raises `Conflict`
+        while it runs, and if nothing failed."""
+        return run_blocking(self._calls.restart(run_id, nodes))
+
+    def erase(self, run_id: str) -> RunDataErased:
+        """Erase what a run that has ended and its jobs were given and made. Raises `Conflict`."""
+        return run_blocking(self._calls.erase(run_id))
 
     def answer(self, run_id: str, key: str, answer: Any) -> Run:
         """Answer a human node. Raises `Conflict`, `Invalid`."""

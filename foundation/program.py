@@ -4,7 +4,9 @@ A checkout has manage.py; an installed wheel has `gpu-dispatcher` (dispatcher_pr
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,18 +20,33 @@ SHORT_NAMES = {"gpu_worker": "worker", "gpu_node": "node", "check_url": "check"}
 `check` of manage.py is Django's."""
 
 
-def command_line(command: str) -> str:
+def command_line(command: str, data_dir: Path | None = None) -> str:
     """Return the command as a person types it here.
 
     Args:
         command: as after manage.py, such as ``create_key --tenant NAME``.
+        data_dir: of the `up` that it is for; None: that of this command's own ``--data-dir``, if it has one.
 
     Returns:
-        ``python3 manage.py create_key --tenant NAME`` or ``gpu-dispatcher create-key --tenant NAME``."""
+        ``python3 manage.py create_key --tenant NAME`` or ``gpu-dispatcher create-key --tenant NAME``, with
+        ``--data-dir DIR`` where that is not the default."""
+    folder = named_data_dir(sys.argv[1:]) if data_dir is None else data_dir
+    if folder is not None and "--data-dir" not in command:
+        command = f"{command} --data-dir {shlex.quote(str(folder))}"
     if program_name() != INSTALLED_AS:
         return f"python3 manage.py {command}"
     name, space, rest = command.partition(" ")
     return f"{INSTALLED_AS} {shown_name(name)}{space}{rest}"
+
+
+def named_data_dir(arguments: Sequence[str]) -> Path | None:
+    """Return the value of the last ``--data-dir`` among the arguments of a command."""
+    found = None
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--data-dir":
+            found = Path(value if equals else "".join(arguments[place + 1 : place + 2]))
+    return found
 
 
 def usage_name(command: str) -> str:

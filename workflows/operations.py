@@ -25,6 +25,7 @@ from workflows.definition.read import Limits, read_definition
 from workflows.domain.advance import nodes_to_restart
 from workflows.domain.errors import (
     AnswerInvalid,
+    NothingToRestart,
     NotWaitingForAnswer,
     RunErased,
     RunFinished,
@@ -56,11 +57,13 @@ class StoredVersion:
     is_new: bool
 
 
-def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> StoredVersion:
+def put_definition(
+    tenant_id: int, name: str, spec: Any, *, ports: Ports, by: str | None = None
+) -> StoredVersion:
     """Store a definition as the newest version, unless the newest one has the same content. With the content
     of an earlier version it becomes a new one: so a workflow goes back.
 
-    Raises Problem 422, TooManyWorkflows, TooManyVersions.
+    by: the operator, for the audit. Raises Problem 422, TooManyWorkflows, TooManyVersions.
     """
     plan = _read(tenant_id, spec, ports)
     digest = hashlib.sha256(canonical_json(spec).encode()).hexdigest()
@@ -87,6 +90,7 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
             sha256=digest,
             created_at=ports.clock.now(),
         )
+        record(by, "put_workflow", f"workflow:{name}", tenant=tenant_id, version=version.number)
     return StoredVersion(version, is_new=True)
 
 
@@ -152,12 +156,13 @@ def start_run(
     tags: Collection[str] = (),
     callback_url: str | None = None,
     key: RunKey | None = None,
+    by: str | None = None,
 ) -> StartedRun:
     """Start a run of a version, by default the newest.
 
     inputs: JSON that matches the version's schema. callback_url: gets a signed callback at the end of each
-    round. The tenant's limits apply to the run as a whole: its jobs need no further tokens or places. Raises
-    Refused.
+    round. The tenant's limits apply to the run as a whole: its jobs need no further tokens or places. by: the
+    operator, for the audit. Raises Refused.
     """
     if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
         return earlier
@@ -177,6 +182,7 @@ def start_run(
     try:
         with transaction.atomic():
             insert_run(run, ports)
+            record(by, "start_run", f"run:{run.id}", workflow=name, version=run.version.number)
     except IntegrityError:
         if key is None or (earlier := _earlier_run(tenant_id, key)) is None:
             raise
@@ -300,7 +306,8 @@ def restart_run(
     """Open the next round of a run that has ended: nodes that failed or were cancelled, or the given ones,
     and all nodes after them run again; the others keep their outputs. A map runs only its failed items again.
 
-    by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode.
+    by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode,
+    NothingToRestart.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update().select_related("version").get(id=run_id)
@@ -313,6 +320,8 @@ def restart_run(
             raise UnknownNode(f"There is no node {unknown[0][:64]}.")
         states = {key: NodeState(state) for key, state in run.node_states.items()}
         again = nodes_to_restart(plan, states, keys)
+        if not again and NodeState.PENDING not in states.values():
+            raise NothingToRestart
         if plan.on_failure is not None:
             again.add(plan.on_failure.key)
         run.node_states |= dict.fromkeys(again, NodeState.PENDING.value)
@@ -338,7 +347,8 @@ def restart_run(
             data={"round": run.round, "nodes": sorted(again)},
         )
         due_notice(run.id, now).save(force_insert=True)
-        record(by, "restart_run", f"run:{run_id}", round=run.round)
+        given = {"nodes": sorted(keys)} if keys else {}
+        record(by, "restart_run", f"run:{run_id}", round=run.round, **given)
     ports.wake_followers([follower_of(run.id)])
     return run
 

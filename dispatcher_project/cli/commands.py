@@ -45,7 +45,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Workflows": (
         Entry("workflow", "Store, check, compare, draw, convert or start workflows"),
         Entry("runs", "List runs of workflows, the newest first"),
-        Entry("run", "Show a run; cancel, pause, resume or retry it"),
+        Entry("run", "Show a run; cancel, pause, resume or restart it"),
         Entry("answer", "Answer a run's question, or list what waits for a person"),
         Entry("signal", "Send a signal to the runs that wait for it"),
         Entry("schedule", "List, store, preview, trigger, backfill or pause schedules"),

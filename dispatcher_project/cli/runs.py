@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.management.base import CommandError
 from django.db.models import F
 
@@ -16,6 +17,7 @@ from jobs.domain.access import Principal
 from workflows.api.views import nodes_json, run_json, summary_json
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, RunEvent
+from workflows.reports.graph import MapCounts, map_counts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +29,7 @@ STATE_COLOURS = {
     "running": "green", "completed": "green", "failed": "red", "cancelled": "dim", "skipped": "dim",
     "pending": "dim",
 }  # fmt: skip
-MAX_NODES = 200
+MAX_NODES, MAX_REASONS = 200, 5
 
 
 def operator() -> Principal:
@@ -99,9 +101,37 @@ def run_lines(run: Run, now: datetime) -> list[Text]:
     ]
     if run.error_code:
         at = f"{run.error_node}: " if run.error_node else ""
-        lines.append(line((f"{at}{run.error_code}: {plain(run.error_message)}", "red"), wraps=True))
+        text = f": {plain(run.error_message)}" if run.error_message else ""  # an erased run has none
+        lines.append(line((f"{at}{run.error_code}{text}", "red"), wraps=True))
     if document["waiting_for"]:
         lines.append(line(("waits for ", ""), (", ".join(document["waiting_for"]), "yellow"), wraps=True))
+    return lines
+
+
+def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
+    """Return why a run waits, when it will end, its GPU time and its page. why: as `explanation_json`."""
+    lines = []
+    if run.state == RunState.RUNNING:
+        for reason in why["reasons"][:MAX_REASONS]:
+            at = (f"{reason['node']}: ", "bold") if reason["node"] else ""
+            lines.append(
+                line(at, (reason["code"], "yellow"), f": {plain(reason['message'], 300)}", wraps=True)
+            )
+    if (ends := why["ends_in"]) is not None:
+        unknown = (
+            f"no run times are known yet of {', '.join(ends['unknown'][:10])}" if ends["unknown"] else ""
+        )
+        if ends["seconds"] is None:
+            lines.append(line(f"ends in: unknown, {unknown}", wraps=True))
+        else:
+            least = "at least " if unknown else "about "
+            answers = ", after its answers" if ends["answers"] else ""
+            text = f"ends in {least}{age(ends['seconds'])}{answers}"
+            lines.append(line(text + (f"; {unknown}" if unknown else ""), wraps=True))
+    partial = " of its first jobs" if why["cost"]["is_partial"] else ""
+    page = run_json(run, operator())["urls"]["page"]
+    shown = f"  page {settings.DISPATCHER.public_url.rstrip('/')}{page}" if page else ""
+    lines.append(line(f"cost {why['cost']['gpu_seconds']:.1f} GPU-seconds{partial}{shown}", wraps=True))
     return lines
 
 
@@ -119,11 +149,13 @@ def newest_nodes(run: Run, *, with_children: bool) -> list[Node]:
 
 def node_table(run: Run, nodes: Sequence[Node], now: datetime) -> Table:
     """Return started nodes with their state and job, and those that never started."""
+    counts = map_counts({node.key: node for node in nodes if node.index is None})
     rows: list[tuple[str | Text, ...]] = [
         (
             node.key,
             node.kind,
             line((str(node.state), STATE_COLOURS.get(node.state, ""))),
+            _items(counts.get(node.key)),
             age(((node.finished_at or now) - node.started_at).total_seconds()) if node.started_at else "–",
             node.job_id or "",
             plain(f"{node.code} {node.detail}", 120) if node.code else "",
@@ -132,11 +164,20 @@ def node_table(run: Run, nodes: Sequence[Node], now: datetime) -> Table:
     ]
     started = {node.base for node in nodes}
     rows += [
-        (key, "", line((str(state), STATE_COLOURS.get(state, ""))), "–", "", "")
+        (key, "", line((str(state), STATE_COLOURS.get(state, ""))), "", "–", "", "")
         for key, state in run.node_states.items()
         if key not in started
     ]
-    return table(("node", "kind", "state", "took", "job", "error"), rows, gives_way=("error",))
+    heads = ("node", "kind", "state", "items", "took", "job", "error")
+    return table(heads, rows, gives_way=("error",))
+
+
+def _items(counts: MapCounts | None) -> str:
+    """``3 of 8, 1 failed`` of a map; empty of another node."""
+    if counts is None:
+        return ""
+    failed = f", {counts.failed} failed" if counts.failed else ""
+    return f"{counts.completed + counts.failed} of {counts.total}{failed}"
 
 
 def node_documents(nodes: Sequence[Node]) -> list[dict[str, Any]]:

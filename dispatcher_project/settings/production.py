@@ -11,6 +11,7 @@ from .base import DATA_DIR, SECRET_KEY
 
 if not SECRET_KEY:
     raise ImproperlyConfigured(
-        f"set DJANGO_SECRET_KEY to a long random text; or start `{command_line('up')}`, which makes its own "
-        f"and lends its settings to commands: none runs on {DATA_DIR} (--data-dir names another folder)"
+        f"no `up` runs on {DATA_DIR}: start it with `{command_line('up')}`, or name the folder of another "
+        "with --data-dir (or DISPATCHER_DATA_DIR). An installation without `up` needs its settings, first of "
+        "all DJANGO_SECRET_KEY, a long random text"
     )

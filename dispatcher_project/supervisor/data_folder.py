@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from foundation.program import IN_CHECKOUT, ROOT, command_line
+from foundation.program import IN_CHECKOUT, ROOT, command_line, named_data_dir
 
 NEW_WEBHOOK_SECRETS = "new_webhook_secrets"
 """Key in secrets.json, {tenant: secret}: created at this start; `up` shows and removes them."""
@@ -126,14 +126,18 @@ def adopt_running_environment(arguments: Sequence[str] = ()) -> None:
     ``--data-dir`` in the arguments names another folder, whose settings override the environment. Raises
     NotRunning if none runs there.
     """
-    named = _named_folder(arguments)
+    named = named_data_dir(arguments)  # before any other parser runs
     if named is None and "DJANGO_SETTINGS_MODULE" in os.environ:
         return
     folder = DataFolder(named or default_folder())
-    environment = folder.read("environment.json") if folder.is_running() else {}
+    running = folder.is_running()
+    environment = folder.read("environment.json") if running else {}
     if named is not None and not environment:
         raise NotRunning(
-            f"no `up` is ready on {folder.path}: start it with `{command_line(f'up --data-dir {named}')}`"
+            f"`up` on {folder.path} is not ready yet: try again in a moment"
+            if running
+            else f"no `up` runs on {folder.path}: start it with `{command_line('up', named)}`, or name the "
+            "folder of another with --data-dir"
         )
     for name, value in environment.items():
         if named is not None:
@@ -157,7 +161,17 @@ def without_data_dir(arguments: Sequence[str]) -> list[str]:
 def default_folder() -> Path:
     """Return DISPATCHER_DATA_DIR, else ``var``: in the checkout, or for an installed wheel in the current
     directory."""
-    return Path(os.environ.get("DISPATCHER_DATA_DIR") or (ROOT if IN_CHECKOUT else Path.cwd()) / "var")
+    return Path(os.environ.get("DISPATCHER_DATA_DIR") or _var())
+
+
+def _var() -> Path:
+    return (ROOT if IN_CHECKOUT else Path.cwd()) / "var"
+
+
+def to_name(folder: DataFolder) -> Path | None:
+    """Return the path of a folder that commands have to be given with ``--data-dir``; None: they find it
+    without."""
+    return None if folder.path == _var().resolve() else folder.path
 
 
 def folder_argument(text: str) -> Path:
@@ -166,13 +180,3 @@ def folder_argument(text: str) -> Path:
     if not text:
         raise ArgumentTypeError("it names no folder")
     return Path(text)
-
-
-def _named_folder(arguments: Sequence[str]) -> Path | None:
-    """The value of the last ``--data-dir``, read before any other parser runs."""
-    found = None
-    for place, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == "--data-dir":
-            found = Path(value if equals else "".join(arguments[place + 1 : place + 2]))
-    return found

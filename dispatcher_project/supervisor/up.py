@@ -8,6 +8,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from admin_ui import ADMIN_PATH, FLOWER_PREFIX
@@ -22,6 +23,7 @@ from .data_folder import (
     DataFolder,
     default_folder,
     folder_argument,
+    to_name,
 )
 from .loop import StartFailed, Supervisor
 from .output import Terminal
@@ -33,8 +35,6 @@ _LAST_PORT = 65535
 _ADMIN = "admin"
 _DEMO_RUN = """workflow run film '{"prompt": "a fox in the snow"}'"""
 DEMO_MODELS = "gpu_host.local.demo_models"
-_NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
-           a new one: {command_line(f"changepassword {_ADMIN}")}"""
 
 
 class CannotStart(Exception):
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     terminal = Terminal(verbose=options.verbose)
     folder = DataFolder(options.data_dir)
+    options.named_dir = to_name(folder)  # before the current directory changes
     keep_python_path()
     os.chdir(ROOT)  # the children's modules are found from here
     try:
@@ -143,9 +144,10 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
                     password=password,
                     seconds=time.monotonic() - begun,
                     callbacks=shared["DISPATCHER_CALLBACK_NETWORKS"],
+                    named_dir=options.named_dir,
                 )
             )
-            terminal.plain(_first_step(facts, demo=not options.no_demo))
+            terminal.plain(_first_step(facts, options.named_dir, demo=not options.no_demo))
             _show_webhook_secrets(folder, terminal)
 
     supervisor = Supervisor(
@@ -212,11 +214,18 @@ def _welcome(
     password: str,
     seconds: float,
     callbacks: str,
+    named_dir: Path | None = None,
 ) -> str:
-    """password: the admin's, unless the database had one before. callbacks: networks that they may reach."""
+    """password: the admin's, unless the database had one before. callbacks: networks that they may reach.
+    named_dir: for `command_line`."""
     address = facts["url"]
     reached = f" and {callbacks.replace(',', ', ')}" if callbacks else ""
-    login = _NOT_OURS if facts["admin_password"] is None else f"{facts['admin_user']} / {password}"
+    change = command_line(f"changepassword {_ADMIN}", named_dir)
+    login = (
+        f"{_ADMIN}, who exists already, with the password of then;\n           a new one: {change}"
+        if facts["admin_password"] is None
+        else f"{facts['admin_user']} / {password}"
+    )
     return f"""
 Ready after {seconds:.0f} s.
 
@@ -242,9 +251,9 @@ def _ports_in_use(facts: Mapping[str, object], folder: DataFolder) -> str:
     return "; ".join(used)
 
 
-def _first_step(facts: Mapping[str, object], *, demo: bool) -> str:
+def _first_step(facts: Mapping[str, object], named_dir: Path | None = None, *, demo: bool) -> str:
     if not demo:
-        return f"\n`{command_line('register http://HOST:PORT')}` registers a GPU server.\n"
+        return f"\n`{command_line('register http://HOST:PORT', named_dir)}` registers a GPU server.\n"
     return f"""
 Try:
 
@@ -254,7 +263,7 @@ Try:
 
 or a workflow of four models and a person:
 
-  {command_line(_DEMO_RUN)}
+  {command_line(_DEMO_RUN, named_dir)}
 """
 
 

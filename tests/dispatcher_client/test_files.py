@@ -209,7 +209,9 @@ def test_the_command_line_uploads_and_downloads(
     path = make_file(tmp_path, 1000)
     assert command_line.main(["upload", str(path)]) == 0
     sent = json.loads(capsys.readouterr().out)
-    assert command_line.main(["download", sent["$artifact"], str(tmp_path / "back.bin")]) == 0
+    assert list(sent)[:2] == ["id", "ref"]
+    assert sent["ref"] == {"$artifact": sent["id"]}
+    assert command_line.main(["download", sent["id"], str(tmp_path / "back.bin")]) == 0
     assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from django.db import transaction
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.outputs import Maker, SavedOutput, Secured, secure
-from dispatcher_client import AnswerTooLarge, Client, FileChanged, NotFound
+from dispatcher_client import AnswerTooLarge, Client, Conflict, FileChanged, NotFound, Problem
+from dispatcher_client import __main__ as command_line
+from dispatcher_client.artifacts import free_name
 from foundation.ids import new_id
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from tests.dispatcher_client.test_files import client, store
+from tests.dispatcher_client.test_files import client, make_file, store
 from tests.jobs.api.conftest import Account
 from tests.jobs.events.conftest import redis_url, tenant, web, world
 from tests.support.factories import make_job, make_running
@@ -97,3 +100,59 @@ def test_a_long_result_is_bounded_and_checked(
     Artifact.objects.update(tenant_id=tenant.tenant.pk + 1)
     with pytest.raises(NotFound):
         client.result(job)
+
+
+def test_the_command_line_prints_results_saves_files_and_erases(
+    *,
+    client: Client,
+    tenant: Account,
+    web: Web,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DISPATCHER_URL", web.url)
+    monkeypatch.setenv("DISPATCHER_API_KEY", tenant.key)
+
+    def call(*words: str) -> tuple[int, Any]:
+        status = command_line.main(words)
+        said = capsys.readouterr()
+        return status, json.loads(said.out or said.err)
+
+    waiting = make_job("zimg", tenant=tenant.tenant)
+    assert call("result", waiting.pk)[0] == command_line.NOT_OVER
+    job_id = ended_with(LONG, tenant)
+    assert call("result", job_id) == (0, LONG)
+    made = client.upload(make_file(tmp_path, 100))
+    Job.objects.filter(pk=job_id).update(result={"film": [made.ref, made.ref]})
+    ArtifactUse.objects.filter(job=job_id).delete()
+    ArtifactUse.objects.create(artifact_id=made.id, job=job_id)
+    status, saved = call("result", job_id, "--download", str(tmp_path / "out"))
+    assert (status, saved["result"]) == (0, {"film": [made.ref, made.ref]})
+    [path] = (tmp_path / "out").iterdir()
+    assert saved["files"] == {made.id: str(path)}
+    assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+    status, erased = call("erase", job_id)
+    assert (status, erased["artifacts"]) == (0, 1)
+    assert "$erased" in client.get(job_id).result
+    with pytest.raises(Problem) as gone:
+        client.artifact(made.ref)
+    assert gone.value.code == "artifact_gone"
+    with pytest.raises(Conflict):
+        client.erase(waiting.pk)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("a.png", "a.png"),
+        ("../a.png", "a.png"),
+        ("c:\\x\\a.png", "a.png"),
+        ("..", "ID"),
+        ("", "ID"),
+        (".", "ID"),
+    ],
+)
+def test_a_file_never_leaves_its_folder(name: str, file: str) -> None:
+    assert free_name(name, "ID", ()) == file
+    assert free_name(name, "ID", {"a.png"}) == ("ID-a.png" if file == "a.png" else "ID")

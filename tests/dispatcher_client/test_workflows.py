@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher_client import Client, Conflict, Invalid, NotFound, RunFailed, RunNotOver, WorkflowSummary
+from dispatcher_client import (
+    Client,
+    Conflict,
+    Invalid,
+    MapItems,
+    NotFound,
+    RunFailed,
+    RunNotOver,
+    WorkflowSummary,
+)
 from tests.jobs.api.conftest import Account, World
 from tests.jobs.events.conftest import redis_url, tenant, web, world
 from tests.support.servers.web import Web
@@ -98,16 +107,25 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     ]
     with pytest.raises(NotFound, match="no node other"):
         client.workflows.node(run.run_id, "other")
+    items = client.workflows.node(run.run_id, "best").items
+    assert items == MapItems(total=2, completed=2, failed=0, running=0, left=0)
+    assert client.workflows.node(run.run_id, "paid").items is None
+    assert str(ended.urls["page"]).endswith(f"/workflows/run/{run.run_id}/change/")
+    with pytest.raises(Conflict) as refused:
+        client.workflows.restart(run.run_id)
+    assert refused.value.code == "nothing_to_restart"
+    assert client.workflows.erase(run.run_id).erased_at is not None
+    assert "$erased" in client.workflows.get_run(run.run_id).output
 
 
-def test_a_run_is_paused_resumed_cancelled_and_retried(client: Client, world: World) -> None:
+def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: World) -> None:
     client.workflows.put("choice", CHOICE)
     run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
     assert client.workflows.pause(run_id).paused
     assert not client.workflows.resume(run_id).paused
     advance_now(Advancer(world.ports), run_id)
     with pytest.raises(Conflict):
-        client.workflows.retry(run_id)
+        client.workflows.restart(run_id)
     client.workflows.cancel(run_id)
     cancelling_runs(world.ports)
     advance_now(Advancer(world.ports), run_id)
@@ -115,7 +133,7 @@ def test_a_run_is_paused_resumed_cancelled_and_retried(client: Client, world: Wo
     for call in (client.workflows.cancel, client.workflows.pause, client.workflows.resume):
         with pytest.raises(Conflict):
             call(run_id)
-    again = client.workflows.retry(run_id, ["best"])
+    again = client.workflows.restart(run_id, ["best"])
     assert (again.status, again.round) == ("running", 2)
     advance_now(Advancer(world.ports), run_id)
     assert client.workflows.node(run_id, "best[0]").round == 2

@@ -12,12 +12,13 @@ from django.db import connection
 
 from foundation.json_text import canonical_json
 from jobs.domain.errors import Refused
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Callback, Job
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
+from workflows.domain.errors import NothingToRestart
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.advancer import Advancer
-from workflows.models import Node, Run, Wait
+from workflows.models import Node, Run, RunEvent, Wait
 from workflows.tasks import advance_now
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -141,3 +142,25 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(theatre: Theatre,
     theatre.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [*range(waits - 1), *taken])
     assert set(Node.objects.filter(run=run).values_list("state", flat=True)) == {NodeState.COMPLETED.value}
+
+
+def test_a_run_without_a_failed_node_is_not_restarted(theatre: Theatre) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": model()}}, callback_url="https://hooks.example.com/"))
+    before = Run.objects.values().get()
+    for keys in (None, []):
+        with pytest.raises(NothingToRestart):
+            operations.restart_run(run.id, ports=theatre.ports, keys=keys)
+    assert Run.objects.values().get() == before
+    assert RunEvent.objects.filter(type="restarted").count() == 0
+    assert Callback.objects.count() == 1
+    assert operations.restart_run(run.id, ports=theatre.ports, keys=["a"]).round == 2
+    theatre.to_end(run)
+
+
+def test_a_run_that_was_cancelled_before_its_nodes_started_is_restarted(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    operations.cancel_run(run.id, ports=theatre.ports)
+    run = theatre.advance(run)
+    assert run.state == RunState.CANCELLED
+    operations.restart_run(run.id, ports=theatre.ports)
+    assert theatre.to_end(run).state == RunState.COMPLETED

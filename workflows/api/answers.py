@@ -54,6 +54,8 @@ class RunUrls(TypedDict):
     events: str
     explain: str
     cancel: str
+    restart: str
+    page: Annotated[str | None, about("Its page in the admin.")]
 
 
 class RunSummary(TypedDict):
@@ -108,6 +110,16 @@ class Question(TypedDict):
     expires_at: Instant | None
 
 
+class MapItems(TypedDict):
+    """The items of a map."""
+
+    total: int
+    completed: int
+    failed: int
+    running: int
+    left: Annotated[int, about("Not started.")]
+
+
 class RunNode(TypedDict):
     """A node of a run, or a child of a map (`detect[17]`)."""
 
@@ -127,6 +139,7 @@ class RunNode(TypedDict):
     error: NodeError | None
     started_at: Instant | None
     finished_at: Instant | None
+    items: Annotated[MapItems | None, about("Of a map.")]
 
 
 RunNodePage = page_of(RunNode)
@@ -147,7 +160,13 @@ class RunReason(TypedDict):
 class EndsIn(TypedDict):
     """When a run will probably end."""
 
-    seconds: Annotated[float, about("From now, by learnt run times; without waits for free GPUs.")]
+    seconds: Annotated[
+        float | None,
+        about(
+            "From now, by learnt run times; without waits for free GPUs. At least so many where `unknown` "
+            "names nodes; null: no time is known."
+        ),
+    ]
     path: Annotated[list[str], about("Nodes on the longest path.")]
     answers: Annotated[list[str], about("Nodes that wait for people or signals: not counted.")]
     unknown: Annotated[list[str], about("Nodes without a learnt time: not counted.")]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only
+from jobs.ports import Ports
 from workflows.api import answers
 from workflows.api.views import RUN_ID, WorkflowView, visible_run
+from workflows.models import Run
 from workflows.reports.cost import cost_of
 from workflows.reports.explain import explain_run
 from workflows.reports.forecast import forecast
@@ -29,28 +32,30 @@ class ExplainRun(WorkflowView):
     )
     def get(self, request: Request, run_id: str) -> Response:
         allow_only(request, ())
-        run = visible_run(request, run_id)
-        plan = plan_of(run)
-        graph = graph_of(run, plan)
-        ends, cost = forecast(run, plan, graph, self.ports), cost_of(run)
-        reasons = [
-            {
-                **asdict(reason),
-                "node": reason.node or None,
-                "reasons": [asdict(one) for one in reason.reasons],
-            }
-            for reason in explain_run(run, plan, graph, self.ports)
-        ]
-        return Response(
-            {
-                "run_id": run.id,
-                "status": run.state,
-                "reasons": reasons,
-                "ends_in": None if ends is None else asdict(ends),
-                "cost": {
-                    "gpu_seconds": cost.total,
-                    "nodes": dict(cost.by_node),
-                    "is_partial": cost.is_partial,
-                },
-            }
-        )
+        return Response(explanation_json(visible_run(request, run_id), self.ports))
+
+
+def explanation_json(run: Run, ports: Ports) -> dict[str, Any]:
+    """Return the body of a run's explanation."""
+    plan = plan_of(run)
+    graph = graph_of(run, plan)
+    ends, cost = forecast(run, plan, graph, ports), cost_of(run)
+    reasons = [
+        {
+            **asdict(reason),
+            "node": reason.node or None,
+            "reasons": [asdict(one) for one in reason.reasons],
+        }
+        for reason in explain_run(run, plan, graph, ports)
+    ]
+    return {
+        "run_id": run.id,
+        "status": run.state,
+        "reasons": reasons,
+        "ends_in": None if ends is None else asdict(ends),
+        "cost": {
+            "gpu_seconds": cost.total,
+            "nodes": dict(cost.by_node),
+            "is_partial": cost.is_partial,
+        },
+    }

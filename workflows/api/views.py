@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from django.conf import settings
 from django.db.models import F, QuerySet
+from django.urls import NoReverseMatch, reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -38,6 +40,7 @@ from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.erasing import erase_run_data
 from workflows.models import Node, Run, Version, Wait, Workflow
+from workflows.reports.graph import map_counts
 
 MOST_WAITS = 20
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
@@ -126,7 +129,9 @@ class WorkflowDetail(WorkflowView):
         if isinstance(given, dict) and given.get("name") not in (None, name):
             error = FieldError("/name", "invalid", "The name in the body is not the one in the URL.")
             raise Problem(422, "validation_failed", "The name is ambiguous.", errors=[error])
-        stored = operations.put_definition(tenant_of(request), name, given, ports=self.ports)
+        stored = operations.put_definition(
+            tenant_of(request), name, given, ports=self.ports, by=_operator(request)
+        )
         return Response(version_json(stored.version), status=201 if stored.is_new else 200)
 
 
@@ -198,6 +203,7 @@ class StartRun(WorkflowView):
             callback_url=body.callback_url,
             key=None if key is None else operations.RunKey(key, fingerprint([name, request.data])),
             ports=self.ports,
+            by=_operator(request),
         )
         headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
         return Response(run_json(started.run, principal_of(request)), status=202, headers=headers)
@@ -327,7 +333,7 @@ class RestartRun(WorkflowView):
         parameters=(RUN_ID,),
         tag="workflows",
         description="The other nodes keep their outputs. A map runs only its failed items again. 409: the "
-        "run has not ended.",
+        "run has not ended, or `nothing_to_restart`.",
     )
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)
@@ -481,8 +487,18 @@ def summary_json(run: Run) -> dict[str, Any]:
             "events": f"/api/v1/runs/{run.id}/events",
             "explain": f"/api/v1/runs/{run.id}/explain",
             "cancel": f"/api/v1/runs/{run.id}/cancel",
+            "restart": f"/api/v1/runs/{run.id}/restart",
+            "page": page_of_run(run.id),
         },
     }
+
+
+def page_of_run(run_id: str) -> str | None:
+    """Return the path of a run's page in the admin; None in a process without pages."""
+    try:
+        return reverse("admin:workflows_run_change", args=[run_id])
+    except NoReverseMatch:
+        return None
 
 
 def run_json(run: Run, reader: Principal) -> dict[str, Any]:
@@ -516,6 +532,7 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
         }
         for wait in Wait.objects.filter(node_id__in=open_nodes, kind=NodeKind.HUMAN.value, answered_at=None)
     }
+    counts = map_counts({node.id: node for node in nodes if node.index is None})
     results = dict(Job.objects.filter(id__in=job_ids if shows else []).values_list("id", "result"))
     return [
         {
@@ -537,6 +554,7 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             ),
             "started_at": node.started_at,
             "finished_at": node.finished_at,
+            "items": asdict(counts[node.id]) if node.id in counts else None,
         }
         for node in nodes
     ]

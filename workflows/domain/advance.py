@@ -321,7 +321,7 @@ def _end(
     """Return the end of a run whose nodes have ended; None while its `on_failure` node has yet to end."""
     handler = plan.on_failure
     if cancelled:
-        end = RunEnd(RunState.CANCELLED, code=RUN_CANCELLED)
+        end = RunEnd(RunState.CANCELLED, code=RUN_CANCELLED, detail="The run was cancelled.")
     else:
         end = _outcome(plan, steps.scope(scope), failed, costs.budget())
     if handler is None or steps.states[handler.key] in FINAL_NODE_STATES:

@@ -64,6 +64,14 @@ class RunNotFinished(Refused):
     status = 409
 
 
+class NothingToRestart(Refused):
+    """No node of the run failed or was cancelled: there is nothing to restart. Name the nodes to run again,
+    or start a new run."""
+
+    code = "nothing_to_restart"
+    status = 409
+
+
 class RunNotOver(Refused):
     """The run has not ended; its data can't be erased yet. Cancel it, or wait."""
 

@@ -27,11 +27,12 @@ PEOPLE = frozenset({NodeKind.HUMAN, NodeKind.SIGNAL})
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a run will probably end. seconds: from now, without waits for free GPUs. path: keys of nodes on
-    the longest path. answers: keys of nodes whose answer or signal is not counted. unknown: keys of nodes
-    without a learnt time; they count as 0."""
+    """When a run will probably end. seconds: from now, without waits for free GPUs; at least so many where
+    `unknown` names nodes; None: no time is known. path: keys of nodes on the longest path. answers: keys of
+    nodes whose answer or signal is not counted. unknown: keys of nodes without a learnt time; they count
+    as 0."""
 
-    seconds: float
+    seconds: float | None
     path: list[str]
     answers: list[str]
     unknown: list[str]
@@ -75,7 +76,7 @@ def longest_path(plan: Plan, graph: Graph, seconds: Seconds, now: datetime) -> F
     while last is not None and ends[last] > 0:
         path.append(last)
         last = before[last]
-    return Forecast(total, path[::-1], answers, unknown)
+    return Forecast(None if unknown and not total else total, path[::-1], answers, unknown)
 
 
 class LearntTimes:

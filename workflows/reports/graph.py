@@ -98,7 +98,7 @@ def graph_of(run: Run, plan: Plan | None = None) -> Graph:
     plan = plan or plan_of(run)
     specs = [*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else [])]
     rows = newest_rows(run, [spec.key for spec in specs])
-    counts = _map_counts(rows)
+    counts = map_counts(rows)
     ids = {row.id: key for key, row in rows.items() if row.kind == "workflow"}
     children = {
         ids[parent]: child
@@ -131,7 +131,8 @@ def newest_rows(run: Run, keys: list[str]) -> dict[str, Node]:
     return {row.key: row for row in rows}
 
 
-def _map_counts(rows: Mapping[str, Node]) -> dict[str, MapCounts]:
+def map_counts(rows: Mapping[str, Node]) -> dict[str, MapCounts]:
+    """Return the counts of those of these nodes that are maps, by the keys of the mapping."""
     by_id = {row.id: key for key, row in rows.items()}
     found = {}
     for state in MapState.objects.filter(node__in=list(by_id)).defer("todo"):

@@ -97,12 +97,12 @@ def _table(waits: list[Wait]) -> Table:
             wait.node.run_id,
             wait.node.key,
             wait.node.run.version.workflow.name,
-            age((now - wait.node.started_at).total_seconds()) if wait.node.started_at else "–",
+            f"{age((now - wait.node.started_at).total_seconds())} ago" if wait.node.started_at else "–",
             age((wait.due_at - now).total_seconds()) if wait.due_at else "–",
             plain(wait.options.get("title", "")),
             plain(json.dumps(wait.options.get("choose_from", "a form"), ensure_ascii=False), 80),
         )
         for wait in waits
     ]
-    heads = ("run", "node", "workflow", "waits for", "expires in", "question", "choices")
+    heads = ("run", "node", "workflow", "waiting since", "expires in", "question", "choices")
     return table(heads, cells, gives_way=("question", "choices"))

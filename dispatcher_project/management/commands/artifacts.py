@@ -12,12 +12,13 @@ from django.core.management.base import CommandError, CommandParser
 import jobs.ports
 from artifacts.errors import ArtifactRefused
 from artifacts.models import Artifact
+from artifacts.refs import ref
 from artifacts.removal import remove_now
 from artifacts.store.contract import CHUNK_BYTES, StoreError
 from artifacts.store.s3 import NoBoto
 from artifacts.uploads import Wanted, complete, confirm, promise
 from dispatcher_project.cli.arguments import positive
-from dispatcher_project.cli.command import TerminalCommand, tenant_named
+from dispatcher_project.cli.command import TerminalCommand, as_json, tenant_named
 from dispatcher_project.cli.screen import age, plain, table
 from foundation.program import command_line
 from jobs.models import Tenant
@@ -37,7 +38,11 @@ class Command(TerminalCommand):
         parser.add_argument(
             "names", nargs="*", metavar="FILE|ID", help="put: the file; get: id and file; rm: ids"
         )
-        parser.add_argument("--tenant", help="whose artifacts are listed, or who owns the file to put")
+        parser.add_argument(
+            "--tenant",
+            help="whose artifacts are listed (default: all), or who owns the file to put (default: operator, "
+            "or the only tenant)",
+        )
         states = [state.value for state in Artifact.State]
         parser.add_argument("--state", choices=states, help="list only these")
         parser.add_argument("--content-type", default="", help="of the file to put; default: recognised")
@@ -84,18 +89,19 @@ class Command(TerminalCommand):
             ]
             self.show(table(_HEADS, cells, right=("bytes",)))
         else:
-            self.print(f"no artifact: `{command_line('artifacts put FILE --tenant NAME')}` puts one there")
+            self.print(f"no artifact: `{command_line('artifacts put FILE')}` puts one there")
 
     def _put(self, options: dict[str, Any], ports: Ports) -> None:
-        if len(options["names"]) != 1 or options["tenant"] is None:
-            raise CommandError("put takes a file and --tenant NAME")
+        if len(options["names"]) != 1:
+            raise CommandError("put takes a file")
         path = Path(options["names"][0])
         digest, size = hashlib.sha256(), 0
         for chunk in _chunks(path):
             digest.update(chunk)
             size += len(chunk)
+        tenant = tenant_named(options["tenant"])
         wanted = Wanted(
-            tenant_named(options["tenant"]).pk,
+            tenant.pk,
             digest.hexdigest(),
             size,
             content_type=options["content_type"],
@@ -107,30 +113,27 @@ class Command(TerminalCommand):
         if made.upload is not None:
             store.write(made.artifact.key, size, _chunks(path))
             complete(made.artifact, store, ports.clock.now())
-        if self.as_json:
-            self.print_json({"$artifact": made.artifact.pk, "exists": made.upload is None})
-        else:
-            self.print(f'{{"$artifact": "{made.artifact.pk}"}}')
+        artifact_id = made.artifact.pk
+        document = {
+            "id": artifact_id,
+            "ref": ref(artifact_id),
+            "tenant": tenant.name,
+            "bytes": size,
+            "sha256": wanted.sha256,
+            "exists": made.upload is None,
+        }
+        there = ", which was there before" if made.upload is None else ""
+        self.report(
+            document,
+            f"{artifact_id}  {plain(path.name, 60)}, {size:,} bytes, of {tenant.name}{there}",
+            f"in a payload: {as_json(ref(artifact_id))}",
+        )
 
     def _get(self, options: dict[str, Any], ports: Ports) -> None:
         if len(options["names"]) != 2:
             raise CommandError("get takes an id and the file to write")
-        row, path = _row(options["names"][0]), Path(options["names"][1])
-        confirm([row], ports.artifact_store, ports.clock.now())
-        if row.state != Artifact.State.STORED:
-            raise CommandError(f"the artifact is {row.state}: the store does not have its bytes")
-        partial = path.with_name(f"{path.name}.part")
-        digest = hashlib.sha256()
-        try:
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                for chunk in ports.artifact_store.chunks(row.key):
-                    digest.update(chunk)
-                    file.write(chunk)
-            if digest.hexdigest() != row.sha256:
-                raise CommandError("the store's bytes do not have the hash of the artifact")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        row, path = artifact_row(options["names"][0]), Path(options["names"][1])
+        save_artifact(row, path, ports)
         if self.as_json:
             self.print_json({"path": str(path), "bytes": row.bytes, "sha256": row.sha256})
         else:
@@ -139,7 +142,7 @@ class Command(TerminalCommand):
     def _remove(self, options: dict[str, Any], ports: Ports) -> None:
         if not options["names"]:
             raise CommandError("rm takes ids of artifacts")
-        rows = [_row(name) for name in options["names"]]  # all are checked before one is removed
+        rows = [artifact_row(name) for name in options["names"]]  # all are checked before one is removed
         for row in rows:
             remove_now(row.pk, ports.artifact_store, ports.clock.now())
         if self.as_json:
@@ -151,7 +154,28 @@ class Command(TerminalCommand):
 _HEADS = ("artifact", "tenant", "state", "bytes", "type", "name", "age")
 
 
-def _row(artifact_id: str) -> Artifact:
+def save_artifact(row: Artifact, path: Path, ports: Ports) -> None:
+    """Write an artifact to a file, which appears whole and with the right hash. Raises CommandError,
+    StoreError, OSError."""
+    confirm([row], ports.artifact_store, ports.clock.now())
+    if row.state != Artifact.State.STORED:
+        raise CommandError(f"the artifact is {row.state}: the store does not have its bytes")
+    partial = path.with_name(f"{path.name}.part")
+    digest = hashlib.sha256()
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            for chunk in ports.artifact_store.chunks(row.key):
+                digest.update(chunk)
+                file.write(chunk)
+        if digest.hexdigest() != row.sha256:
+            raise CommandError("the store's bytes do not have the hash of the artifact")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def artifact_row(artifact_id: str) -> Artifact:
+    """Return an artifact that is not gone. Raises CommandError."""
     row = Artifact.objects.filter(pk=artifact_id).exclude(state=Artifact.State.GONE).first()
     if row is None:
         raise CommandError(f"there is no artifact {plain(artifact_id, 40)}")

@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
+from artifacts.refs import only_ref
+from artifacts.store.contract import StoreError
+from artifacts.uses import is_result_of
+from dispatcher_client.artifacts import free_name, ids_in
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, line, plain, table
+from dispatcher_project.management.commands.artifacts import artifact_row, save_artifact
 from foundation.texts import counted
+from gpus.registry.audit import cli_actor
 from jobs import ports
 from jobs.api.jobs import explanation_json
 from jobs.api.representations import job_json
@@ -21,6 +29,7 @@ from jobs.domain.states import JobState, is_final
 from jobs.domain.tracebacks import split_message, traceback_in
 from jobs.events.log_lines import LOG_EVENT, START, LogChoice, StoredLine, read_last_lines, read_lines
 from jobs.models import Attempt, Event, Job
+from jobs.operations.erase import erase_job_data
 from jobs.operations.explain_job import explain_job
 from jobs.reports.progress import progress_of
 from jobs.transitions import WAITING
@@ -30,6 +39,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+FAILED = 1
+"""Exit status of `result` for a job that failed or was cancelled."""
 LOOK_SECONDS = 0.5
 MAX_ATTEMPTS, MAX_EVENTS, MAX_REASONS = 200, 200, 3
 _NO_LINES = (
@@ -48,7 +59,8 @@ STATE_COLOURS = {
 class Command(TerminalCommand):
     help = (
         "Show a job: state, attempts, events and, while it waits, why. Equal attempts in a row are folded; "
-        "--traceback prints where the model's code failed, `logs ID` what it printed and logged."
+        "--traceback prints where the model's code failed, `logs ID` what it printed and logged, `result ID` "
+        "its result, `erase ID` erases what it was given and made."
     )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -60,9 +72,10 @@ class Command(TerminalCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument(
             "id",
-            metavar="[logs] ID",
+            metavar="[logs|result|erase] ID",
             nargs="+",
-            help="id of the job; after the word `logs`: show its log",
+            help="id of the job; after the word `logs`: show its log; `result`: print its result; `erase`: "
+            "erase its data",
         )
         parser.add_argument(
             "--traceback",
@@ -73,15 +86,26 @@ class Command(TerminalCommand):
         parser.add_argument(
             "--follow", action="store_true", help="show new events, or log lines, until the job ends"
         )
+        parser.add_argument(
+            "--download", type=Path, metavar="DIR", help="with `result`: also save the files that it names"
+        )
+        self.add_yes(parser)
         parser.add_argument("--tail", type=positive, metavar="N", help="with `logs`: only the last N lines")
 
     def act(self, options: dict[str, Any]) -> int | None:
         words: list[str] = options["id"]
-        wants_logs = len(words) == 2 and words[0] == "logs"
-        if len(words) > 1 and not wants_logs:
-            raise CommandError("give one job id, or `logs` and one job id")
+        verb = words[0] if len(words) == 2 else ""
+        if len(words) > 1 and verb not in ("logs", "result", "erase"):
+            raise CommandError("give one job id, or `logs`, `result` or `erase` and one job id")
         job = _find(words[-1].strip().upper())
-        if wants_logs:
+        if options["download"] is not None and verb != "result":
+            raise CommandError("--download is for `job result ID`")
+        if verb == "result":
+            return self._show_result(job, options["download"])
+        if verb == "erase":
+            self._erase(job, options)
+            return None
+        if verb == "logs":
             self._show_logs(job, options)
             return None
         if options["tail"]:
@@ -111,6 +135,32 @@ class Command(TerminalCommand):
         }
         head = f"attempt {attempt.number} on {attempt.server}/{attempt.slot}: {attempt.error_code}"
         self.report(document, head, trace.rstrip("\n"))
+
+    def _show_result(self, job: Job, folder: Path | None) -> int | None:
+        """Print the result, also a long one, which is in an artifact; save its files."""
+        if job.state != JobState.COMPLETED:
+            if not is_final(JobState(job.state)):
+                raise CommandError(f"job {job.id} is {job.state}: it has no result yet")
+            text = f"{job.state} {job.error_code} {plain(job.error_message)}".rstrip()
+            self.report({"job_id": job.id, "status": job.state, "error_code": job.error_code}, text)
+            return FAILED
+        real = ports.production_ports()
+        try:
+            result = read_whole_result(job, real)
+            self.print(json.dumps(result, ensure_ascii=False, indent=None if self.as_json else 2))
+            for path in save_files(result, folder, real) if folder is not None else ():
+                self.stderr.write(f"saved {plain(str(path), 300)}")
+        except (StoreError, OSError) as error:
+            raise CommandError(plain(error, 300)) from None
+        return None
+
+    def _erase(self, job: Job, options: dict[str, Any]) -> None:
+        self.confirm(f"Erase payload, result, log and files of job {job.id}?", options)
+        real = ports.production_ports()
+        artifacts = erase_job_data(job.id, ports=real, by=cli_actor())
+        document = {"job_id": job.id, "erased_at": real.clock.now(), "artifacts": artifacts}
+        files = f", with {counted(artifacts, 'artifact')}" if artifacts else ""
+        self.report(document, f"{job.id}: its data is erased{files}")
 
     def _show_logs(self, job: Job, options: dict[str, Any]) -> None:
         """Print the job's log lines; with --follow until it has ended."""
@@ -164,6 +214,27 @@ def _find(job_id: str) -> Job:
             f"there is no job {job_id}: it was never submitted here, or removed after its retention time"
         )
     return job
+
+
+def read_whole_result(job: Job, real: ports.Ports) -> Any:
+    """Return a job's result; of a long one the JSON in its artifact. Raises CommandError, StoreError."""
+    artifact_id = only_ref(job.result)
+    if artifact_id is None or not is_result_of(job.id, artifact_id):
+        return job.result
+    row = artifact_row(artifact_id)
+    return json.loads(b"".join(real.artifact_store.chunks(row.key)))
+
+
+def save_files(result: Any, folder: Path, real: ports.Ports) -> list[Path]:
+    """Save the files that a result refers to; return their paths. Raises CommandError, StoreError,
+    OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved: list[Path] = []
+    for artifact_id in ids_in(result):
+        row = artifact_row(artifact_id)
+        saved.append(folder / free_name(row.name, row.pk, {path.name for path in saved}))
+        save_artifact(row, saved[-1], real)
+    return saved
 
 
 def log_line(found: StoredLine) -> Text:

@@ -10,6 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 import jobs.ports
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
+from dispatcher_project.cli.owners import named_row, owner_of_new
 from dispatcher_project.cli.screen import plain, table
 from foundation.http_api.json_body import NO_TIME, read_body, read_json, read_time
 from foundation.http_api.problems import Problem
@@ -17,6 +18,7 @@ from foundation.program import command_line
 from jobs.domain.errors import Refused
 from jobs.ports import Ports
 from workflows.api.schedules import firing_json, schedule_json, summary_json
+from workflows.models import Workflow
 from workflows.schedules import operations
 from workflows.schedules.body import ScheduleBody
 from workflows.schedules.models import Firing, Schedule
@@ -37,7 +39,10 @@ class Command(TerminalCommand):
         )
         parser.add_argument("name", nargs="?", help="the schedule")
         parser.add_argument("file", nargs="?", help="put: its JSON; - is standard input")
-        parser.add_argument("--tenant", help="whose schedules (default: the operator's)")
+        parser.add_argument(
+            "--tenant",
+            help="whose schedule (default: the only tenant that has one of that name, else operator)",
+        )
         parser.add_argument("--count", type=positive, default=_SHOWN, help="preview: fire times (default 10)")
         parser.add_argument("--from", dest="first", metavar="TIME", help="backfill: first due time")
         parser.add_argument("--to", dest="last", metavar="TIME", help="backfill: last due time")
@@ -58,8 +63,7 @@ class Command(TerminalCommand):
         try:
             getattr(self, f"_{action}")(options, ports)
         except Problem as problem:
-            places = "; ".join(f"{error.pointer or '/'}: {error.detail}" for error in problem.errors)
-            raise CommandError(places or problem.detail) from None
+            raise CommandError(problem_text(problem)) from None
         except Refused as refused:
             raise CommandError(str(refused)) from None
         return None
@@ -96,8 +100,14 @@ class Command(TerminalCommand):
         body = read_body(ScheduleBody, read_json(raw))
         if body.name not in (None, name):
             raise CommandError("the name in the file is another one")
-        tenant = tenant_named(options["tenant"])
-        row = operations.read_schedule(tenant.pk, name, body, ports=ports)
+        starts = [] if body.workflow is None else [(Workflow, body.workflow.name)]
+        tenant = owner_of_new(options["tenant"], (Schedule, name), *starts)
+        try:
+            row = operations.read_schedule(tenant.pk, name, body, ports=ports)
+        except Problem as problem:
+            raise CommandError(
+                f"{problem_text(problem)} (tenant {tenant.name}; --tenant names another)"
+            ) from None
         stored = operations.put_schedule(row)
         self._say(stored.schedule, ports, "created" if stored.is_new else "stored")
 
@@ -185,7 +195,7 @@ class Command(TerminalCommand):
             self.print(f"deleted {schedule.name}")
 
     def _named(self, options: dict[str, Any]) -> Schedule:
-        return operations.find_schedule(tenant_named(options["tenant"]).pk, options["name"])
+        return named_row(Schedule, options["name"], options["tenant"])
 
     def _say(self, schedule: Schedule, ports: Ports, verb: str) -> None:
         shown = schedule_json(schedule, ports.clock.now(), with_payload=True)
@@ -193,6 +203,12 @@ class Command(TerminalCommand):
             self.print_json(shown)
         else:
             self.print(f"{verb} {schedule.name}: {shown['words']}; next {_time(schedule.next_due_at)}")
+
+
+def problem_text(problem: Problem) -> str:
+    """Return the errors of a schedule in one line, each with its place."""
+    places = "; ".join(f"{error.pointer or '/'}: {error.detail}" for error in problem.errors)
+    return places or problem.detail
 
 
 def _time(at: datetime | None) -> str:

@@ -12,12 +12,15 @@ from django.core.management.base import CommandError, CommandParser
 import jobs.ports
 from dispatcher_client.workflow_drawing import mermaid
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds, tenant_named
+from dispatcher_project.cli.owners import named_row, owner_of_new
 from dispatcher_project.cli.runs import end_status, find_run, run_document
 from dispatcher_project.cli.screen import age, plain, table
 from dispatcher_project.cli.workflow_files import read_definition_file, text_of_problem
 from dispatcher_project.management.commands.submit import read_payload
 from foundation.http_api.problems import Problem
+from foundation.program import command_line
 from foundation.texts import counted
+from gpus.registry.audit import cli_actor
 from workflows import operations
 from workflows.api.views import version_json
 from workflows.definition.queue_workflows import NotConvertible, convert, pipeline_names
@@ -43,11 +46,12 @@ class Command(TerminalCommand):
         parser.add_argument("words", nargs="*", metavar="FILE|NAME", help="what to do it with")
         parser.add_argument(
             "--tenant",
-            help="whose workflow (default: the only tenant that has one of that name, or operator)",
+            help="whose workflow (default: the only tenant that has one of that name, else operator)",
         )
         parser.add_argument("--version", type=int, metavar="N", dest="number", help="default: the newest")
         parser.add_argument("--priority", type=int, choices=range(1, 10), default=5, help="of a run: 1 first")
         parser.add_argument("--tag", action="append", dest="tags", help="of a run; may be repeated")
+        parser.add_argument("--callback-url", metavar="URL", help="of a run: gets a signed POST at its end")
         parser.add_argument(
             "--deadline-seconds", type=positive_seconds, help="a run fails if it has not ended by then"
         )
@@ -86,15 +90,15 @@ class Command(TerminalCommand):
         source, name = _words(words, "put FILE [NAME]", least=1, most=2)
         definition = read_definition_file(source)
         name = name or _name_in(definition) or Path(source).stem
-        tenant = tenant_named(options["tenant"])
+        tenant = owner_of_new(options["tenant"], (Workflow, name))
         try:
             stored = operations.put_definition(
-                tenant.pk, name, definition, ports=jobs.ports.production_ports()
+                tenant.pk, name, definition, ports=jobs.ports.production_ports(), by=cli_actor()
             )
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
         version = stored.version
-        document = {**version_json(version), "new": stored.is_new}
+        document = {**version_json(version), "tenant": tenant.name, "new": stored.is_new}
         said = f"{name} v{version.number}" + ("" if stored.is_new else " has this content already")
         self.report(document, f"{said}, of {tenant.name}")
         return None
@@ -102,7 +106,8 @@ class Command(TerminalCommand):
     def _check(self, words: list[str], options: dict[str, Any]) -> int | None:
         source, _ = _words(words, "check FILE", least=1, most=1)
         definition = read_definition_file(source)
-        tenant = tenant_named(options["tenant"])
+        name = _name_in(definition) or Path(source).stem
+        tenant = owner_of_new(options["tenant"], (Workflow, name))
         try:
             plan = operations.check_definition(
                 tenant.pk,
@@ -222,12 +227,14 @@ class Command(TerminalCommand):
                 priority=options["priority"],
                 deadline_seconds=options["deadline_seconds"],
                 tags=options["tags"] or (),
+                callback_url=options["callback_url"],
                 ports=jobs.ports.production_ports(),
+                by=cli_actor(),
             ).run
         except Problem as problem:
             raise CommandError(text_of_problem(workflow.name, problem)) from None
         if options["wait"] is None:
-            said = f"{run.id} running; `run {run.id} --follow` shows it"
+            said = f"{run.id} running; `{command_line(f'run {run.id} --follow')}` shows it"
             self.report(run_document(find_run(run.id)), said)
             return None
         ended = wait_for_run(run.id, options["wait"])
@@ -262,20 +269,7 @@ def _name_in(definition: Any) -> str | None:
 
 
 def _workflow(name: str, options: dict[str, Any]) -> Workflow:
-    """Return the workflow of that name: of the given tenant, else of the only one that has it, else of the
-    operator. Raises CommandError."""
-    rows = Workflow.objects.select_related("tenant").filter(name=name)
-    if options["tenant"]:
-        rows = rows.filter(tenant=tenant_named(options["tenant"]))
-    found = list(rows[:20])
-    if len(found) > 1:
-        found = [row for row in found if row.tenant == tenant_named(None)] or found
-    if not found:
-        raise CommandError(f"there is no workflow {plain(name, 80)}; `workflow list` shows them")
-    if len(found) > 1:
-        tenants = ", ".join(row.tenant.name for row in found)
-        raise CommandError(f"name a tenant with --tenant: {tenants} have a workflow {name}")
-    return found[0]
+    return named_row(Workflow, name, options["tenant"])
 
 
 def _version(workflow: Workflow, number: int | None) -> Version:

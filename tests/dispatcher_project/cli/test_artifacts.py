@@ -33,7 +33,12 @@ def film(tmp_path: Path) -> Path:
 def test_a_file_is_put_listed_fetched_and_removed(terminal: Terminal, film: Path, tmp_path: Path) -> None:
     put = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json
     assert put["exists"] is False
-    artifact_id = put["$artifact"]
+    artifact_id = put["id"]
+    assert put["ref"] == {"$artifact": artifact_id}
+    assert terminal("artifacts", "put", str(film), "--tenant", "acme").said.splitlines() == [
+        f"{artifact_id}  фильм.bin, 6 bytes, of acme, which was there before",
+        f'in a payload: {{"$artifact": "{artifact_id}"}}',
+    ]
     assert terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["exists"] is True
     [row] = terminal("artifacts", "--tenant", "acme", "--state", "stored", "--json").json
     assert (row["id"], row["bytes"], row["tenant"], row["name"]) == (artifact_id, 6, "acme", "фильм.bin")
@@ -47,7 +52,7 @@ def test_a_file_is_put_listed_fetched_and_removed(terminal: Terminal, film: Path
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["put", "x"], "put takes a file and --tenant NAME"),
+        (["put", "x", "y"], "put takes a file"),
         (["put", "nothing", "--tenant", "acme"], "nothing: No such file"),
         (["put", __file__, "--tenant", "other"], "no tenant is named other"),
         (["get", "x"], "get takes an id and the file"),
@@ -63,7 +68,7 @@ def test_wrong_arguments_are_one_line(terminal: Terminal, arguments: list[str], 
 
 
 def test_an_artifact_in_use_is_not_removed(terminal: Terminal, film: Path) -> None:
-    artifact_id = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["$artifact"]
+    artifact_id = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["id"]
     ArtifactUse.objects.create(artifact_id=artifact_id, job="J" * 26)
     run = terminal("artifacts", "rm", artifact_id)
     assert (run.status, "Jobs or runs refer to the artifact" in run.said) == (2, True)

@@ -74,7 +74,7 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
         (("list", "x"), "list takes no name"),
         (("put", "x"), "put takes a name and a JSON file"),
         (("put", "x", "/nowhere"), "/nowhere: No such file"),
-        (("show", "x"), "There is no such schedule."),
+        (("show", "x"), "there is no schedule x of any tenant; `schedule list` shows all"),
         (("backfill", "x", "--from", "yesterday"), "--from: must be a time with a zone"),
     ],
 )

@@ -16,7 +16,8 @@ from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, whi
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.definition.test_queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
 from workflows.execution.advancer import Advancer
-from workflows.models import Run, Version
+from workflows.models import MapState, Run, Version
+from workflows.schedules.models import Schedule
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
 
@@ -183,24 +184,24 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}
 
 
-def test_a_run_is_paused_resumed_cancelled_and_retried(world: World, terminal: Terminal, file: str) -> None:
+def test_a_run_is_paused_resumed_cancelled_and_restarted(world: World, terminal: Terminal, file: str) -> None:
     run_id = started(world, terminal, file)
     assert terminal("run", run_id, "--pause").said == f"{run_id} starts no further nodes\n"
     assert "paused" in terminal("runs").said
     assert terminal("run", run_id, "--resume").said == f"{run_id} goes on\n"
-    early = terminal("run", run_id, "--retry")
+    early = terminal("run", run_id, "--restart")
     assert (early.status, "still under way" in early.said) == (2, True), early.said
     assert terminal("run", run_id, "--cancel").said == f"{run_id} is being cancelled\n"
     advance(world)
     assert Run.objects.get().state == "cancelled"
     ended = terminal("run", run_id, "--follow")
     assert (ended.status, "cancelled" in ended.said) == (1, True)
-    assert terminal("run", run_id, "--retry", "--node", "best").said == f"{run_id} runs again, round 2\n"
-    assert terminal("run", run_id, "--retry", "--node", "nix").status == 2
-    assert terminal("run", run_id, "--node", "best").said == "--node is for --retry"
+    assert terminal("run", run_id, "--restart", "--node", "best").said == f"{run_id} runs again, round 2\n"
+    assert terminal("run", run_id, "--restart", "--node", "nix").status == 2
+    assert terminal("run", run_id, "--node", "best").said == "--node is for --restart"
     assert terminal("run", "nix").said.startswith("there is no run nix")
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {
-        *("pause_run", "resume_run", "cancel_run", "retry_run")
+        *("pause_run", "resume_run", "cancel_run", "restart_run")
     }
 
 
@@ -253,7 +254,94 @@ def test_a_workflow_of_several_tenants_needs_a_name(terminal: Terminal, file: st
     assert terminal("workflow", "show", "choice", "--tenant", "other").status == 0
     terminal("workflow", "put", file)
     assert terminal("workflow", "show", "choice", "--json").status == 0
-    assert terminal("workflow", "show", "nix").said.startswith("there is no workflow nix")
+    assert terminal("workflow", "show", "nix").said.startswith("there is no workflow nix of any tenant; `wo")
+    make_tenant("empty")
+    wrong = terminal("workflow", "show", "choice", "--tenant", "empty").said
+    assert wrong.startswith(
+        "there is no workflow choice of the tenant empty; --tenant names another: operator"
+    )
+
+
+def test_what_has_a_name_stays_with_its_tenant(terminal: Terminal, file: str, tmp_path: Path) -> None:
+    make_tenant("other")
+    terminal("workflow", "put", file, "--tenant", "other")
+    assert terminal("workflow", "put", file).said == "choice v1 has this content already, of other\n"
+    schedule = tmp_path / "schedule.json"
+    schedule.write_text(
+        json.dumps({"every_seconds": 600, "workflow": {"name": "choice", "inputs": {"images": [1]}}})
+    )
+    assert terminal("schedule", "put", "often", str(schedule), "--json").status == 0
+    assert Schedule.objects.get().tenant.name == "other"
+    assert terminal("schedule", "show", "often").status == 0
+    refused = terminal("schedule", "put", "often", str(schedule), "--tenant", "operator")
+    assert refused.said.endswith("(tenant operator; --tenant names another)"), refused.said
+    missing = terminal("schedule", "show", "often", "--tenant", "operator").said
+    assert missing == "there is no schedule often of the tenant operator; --tenant names another: other"
+
+
+def test_what_commands_change_is_audited(terminal: Terminal, world: World, file: str) -> None:
+    run_id = started(world, terminal, file)
+    terminal("run", run_id, "--cancel")
+    advance(world)
+    terminal("run", run_id, "--restart", "--node", "best")
+    terminal("run", run_id, "--cancel")
+    advance(world)
+    assert terminal("run", run_id, "--erase").status == 2, "it asks"
+    assert terminal("run", run_id, "--erase", "--yes").said == f"{run_id}: its data is erased\n"
+    assert Run.objects.get().erased_at is not None
+    entries = list(AuditEntry.objects.order_by("id").values_list("action", "target"))
+    assert entries == [
+        ("put_workflow", "workflow:choice"),
+        ("start_run", f"run:{run_id}"),
+        ("cancel_run", f"run:{run_id}"),
+        ("restart_run", f"run:{run_id}"),
+        ("cancel_run", f"run:{run_id}"),
+        ("erase_run_data", f"run:{run_id}"),
+    ]
+    shown = terminal("run", run_id).said
+    assert "run_cancelled" in shown
+    assert "run_cancelled:" not in shown, "the text is erased"
+
+
+def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is(
+    terminal: Terminal, world: World, file: str
+) -> None:
+    run_id = started(world, terminal, file)
+    shown = terminal("run", run_id).said
+    assert "best: answer: It waits for the answer of a person." in shown
+    assert "ends in: unknown, no run times are known yet of job" in shown
+    assert "cost 0.0 GPU-seconds" in shown
+    assert f"/workflows/run/{run_id}/change/" in shown
+    document = terminal("run", run_id, "--json").json
+    assert document["ends_in"]["seconds"] is None
+    assert document["cost"]["gpu_seconds"] == 0
+    assert "waiting since" in terminal("answer").said
+    terminal("run", run_id, "--cancel")
+    advance(world)
+    assert "run_cancelled: The run was cancelled." in terminal("run", run_id).said
+
+
+def test_a_maps_row_counts_its_items(terminal: Terminal, world: World, tmp_path: Path) -> None:
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps({"nodes": {"all": {"timer": {"seconds": 3600}, "map": {"count": 3}}}}))
+    terminal("workflow", "put", str(path))
+    run_id = terminal("workflow", "run", "many", "--json").json["run_id"]
+    advance(world)
+    MapState.objects.update(completed=1, failed=1, running=1)
+    assert "2 of 3, 1 failed" in terminal("run", run_id).said
+    [node] = terminal("run", run_id, "--json").json["nodes"]
+    assert node["items"] == {"total": 3, "completed": 1, "failed": 1, "running": 1, "left": 0}
+    MapState.objects.update(completed=0, failed=0, running=3)
+
+
+def test_a_run_gets_a_callback_url(terminal: Terminal, world: World, file: str) -> None:
+    terminal("workflow", "put", file)
+    url = "https://93.184.215.14/done"
+    terminal("workflow", "run", "choice", '{"images": [1]}', "--callback-url", url)
+    assert Run.objects.get().callback_url == url
+    refused = terminal("workflow", "run", "choice", '{"images": [1]}', "--callback-url", "ftp://x")
+    assert refused.status == 2
+    assert Run.objects.count() == 1
 
 
 def test_a_definition_of_queue_workflows_is_converted(terminal: Terminal, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from dispatcher_project.supervisor.data_folder import (
     adopt_running_environment,
     without_data_dir,
 )
+from foundation.program import command_line
 
 
 @pytest.fixture
@@ -103,14 +104,14 @@ def test_a_named_folder_overrides_given_settings(
     monkeypatch.setenv("REDIS_URL", "mine")
     folder.write("environment.json", {"DJANGO_SETTINGS_MODULE": "x", "REDIS_URL": "y"})
     arguments = ["top", *(word.format(folder.path) for word in spelled)]
-    with pytest.raises(NotRunning, match="no `up` is ready on"):
+    with pytest.raises(NotRunning, match="no `up` runs on"):
         adopt_running_environment(arguments)
     with folder.locked():
         adopt_running_environment(arguments)
     assert (os.environ["DJANGO_SETTINGS_MODULE"], os.environ["REDIS_URL"]) == ("x", "y")
     with folder.locked():
         folder.remove("environment.json")
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunning, match="not ready yet"):
             adopt_running_environment(arguments)
 
 
@@ -164,3 +165,25 @@ def test_an_installed_wheel_keeps_its_data_in_the_current_directory(
     assert data_folder.default_folder() == tmp_path / "var"
     monkeypatch.setenv("DISPATCHER_DATA_DIR", "/srv/dispatcher")
     assert data_folder.default_folder() == Path("/srv/dispatcher")
+
+
+def test_a_command_without_an_up_says_which_folder_it_looked_at(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("D")}
+    for arguments, given in (
+        ([], {"DISPATCHER_DATA_DIR": str(tmp_path / "x")}),
+        (["--data-dir", str(tmp_path / "x")], {}),
+    ):
+        done = subprocess.run(
+            [sys.executable, "manage.py", "workflow", "run", "film", *arguments],
+            cwd=ROOT, env=environment | given, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"manage.py: no `up` runs on {tmp_path / 'x'}: start it with")
+        assert "--data-dir" in done.stderr
+
+
+def test_hints_of_a_command_name_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "doctor", "--data-dir", "/srv/my data"])
+    assert command_line("migrate") == "python3 manage.py migrate --data-dir '/srv/my data'"
+    monkeypatch.setattr(sys, "argv", ["manage.py", "doctor"])
+    assert command_line("migrate") == "python3 manage.py migrate"

@@ -15,6 +15,7 @@ import pytest
 from dispatcher_project.supervisor import up
 from dispatcher_project.supervisor.children import DEMO_FLEET, Ports
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, DataFolder
+from foundation.program import ROOT
 from tests.support.ports import free_port
 
 
@@ -111,6 +112,15 @@ def test_without_a_demo_the_next_step_is_a_command_that_an_installed_wheel_has(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["gpu-dispatcher", "up"])
     assert "`gpu-dispatcher register http://HOST:PORT`" in up._first_step({}, demo=False)
+
+
+def test_commands_to_copy_name_a_folder_that_is_not_the_default(tmp_path: Path) -> None:
+    facts = {"url": "http://x", "tenant_key": "k"}
+    there = tmp_path / "my data"
+    text = up._first_step(facts, up.to_name(DataFolder(there)), demo=True)
+    assert f"""workflow run film '{{"prompt": "a fox in the snow"}}' --data-dir '{there}'""" in text
+    text = up._first_step(facts, up.to_name(DataFolder(ROOT / "var")), demo=True)
+    assert "--data-dir" not in text
 
 
 def test_an_existing_admins_password_is_not_shown(
