@@ -99,13 +99,18 @@ class RunReader:
     """Reads a run's stream piece by piece.
 
     sent: ids above `place.low` of jobs' events that were sent. seen: times (monotonic seconds) and the
-    highest id of an event at that time.
+    highest id of an event at that time. has_begun: the run's first job is known, so `place.low` counts, also
+    if it is 0: in a new database.
     """
 
     run_id: str
     place: Place
     sent: set[int] = field(default_factory=set)
     seen: deque[tuple[float, int]] = field(default_factory=deque)
+    has_begun: bool = False
+
+    def __post_init__(self) -> None:
+        self.has_begun = self.place.low > 0
 
     def read(self, now: float) -> RunNews | None:
         """Return what is new; None if the run was deleted. now: monotonic seconds.
@@ -128,11 +133,11 @@ class RunReader:
 
     def _of_jobs(self, last: int) -> tuple[list[Event], int]:
         """Return events of the run's jobs that were not sent, and the id up to which these are all."""
-        if not self.place.low:
+        if not self.has_begun:
             first = _first_event(self.run_id)
             if first is None:
                 return [], last
-            self.place = self.place._replace(low=first - 1)
+            self.place, self.has_begun = self.place._replace(low=first - 1), True
         upper = min(self.place.low + RANGE, last)
         found = Event.objects.filter(
             id__gt=self.place.low, id__lte=upper, job__followed_by=follower_of(self.run_id)
@@ -179,7 +184,7 @@ class RunReader:
             if len(self.seen) == 1:
                 break
             self.seen.popleft()
-        low = max(self.place.low, min(upper, settled)) if self.place.low else 0
+        low = max(self.place.low, min(upper, settled)) if self.has_begun else 0
         if low != self.place.low:
             self.place = self.place._replace(low=low)
             self.sent = {one for one in self.sent if one > low}
