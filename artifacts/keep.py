@@ -81,6 +81,7 @@ def keep_file(
     row = made.artifact
     if row.upload:  # a client uploads the same bytes in parts: theirs are not needed any more
         Artifact.objects.filter(pk=row.pk, upload=row.upload).update(upload="")
+        store.abandon_parts(row.key, row.upload)
         row.upload = ""
     if made.upload is not None or row.state != Artifact.State.STORED:
         store.write(row.key, row.bytes, _chunks(found.file))

@@ -192,6 +192,8 @@ def _remove_unknown(one: StoredObject, store: Store, now: datetime) -> bool:
 
 
 def _remove_object(row: Artifact, store: Store, now: datetime) -> None:
+    if row.upload:
+        store.abandon_parts(row.key, row.upload)
     store.remove(row.key)
     Artifact.objects.filter(pk=row.pk, state=State.GONE).update(removed_at=now)
 

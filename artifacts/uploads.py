@@ -82,7 +82,9 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
         raise ArtifactTooLarge(
             f"An artifact may have up to {limits.max_artifact_bytes} bytes, not {wanted.bytes}."
         )
-    row = _row_for(wanted, now)
+    row, left_upload = _row_for(wanted, now)
+    if left_upload:
+        store.abandon_parts(row.key, left_upload)
     found = store.find(row.key)
     if row.state == State.STORED and found is None:  # somebody removed the object from the store
         Artifact.objects.filter(pk=row.pk, state=State.STORED).update(state=State.PROMISED, stored_at=None)
@@ -119,8 +121,9 @@ def _parts_of(row: Artifact, store: Store) -> UploadInParts | None:
         return None
 
 
-def _row_for(wanted: Wanted, now: datetime) -> Artifact:
-    """Return the row of this content, made or renewed."""
+def _row_for(wanted: Wanted, now: datetime) -> tuple[Artifact, str]:
+    """Return the row of this content, made or renewed, and the upload in parts of a promise that it
+    replaces."""
     limits = settings.DISPATCHER
     with transaction.atomic():
         _lock_tenant(wanted.tenant_id)
@@ -132,7 +135,7 @@ def _row_for(wanted: Wanted, now: datetime) -> Artifact:
         if row is not None and row.state == State.GONE:
             raise BeingRemoved
         if row is not None and row.bytes == wanted.bytes:
-            return _renewed(row, now)
+            return _renewed(row, now), ""
         if row is not None and row.state == State.STORED:
             raise ArtifactBytesDiffer(
                 f"An artifact with this SHA-256 has {row.bytes} bytes, not {wanted.bytes}."
@@ -151,7 +154,7 @@ def _row_for(wanted: Wanted, now: datetime) -> Artifact:
             expires_at=expires_at,
         )
         fresh.save(force_insert=row is None)
-        return fresh
+        return fresh, "" if row is None else row.upload
 
 
 def _renewed(row: Artifact, now: datetime) -> Artifact:
@@ -272,12 +275,14 @@ def _join(row: Artifact, store: Store) -> None:
 
 
 def _verify(row: Artifact, store: Store) -> None:
-    """Read the object once. Raises WrongBytes."""
+    """Read the object once. Raises WrongBytes, and removes it."""
     digest, read = hashlib.sha256(), 0
     for chunk in store.chunks(row.key):
         digest.update(chunk)
         read += len(chunk)
     if (read, digest.hexdigest()) != (row.bytes, row.sha256):
+        # S3 joins parts before their hash is checked: a process that died in between left this object
+        store.remove(row.key)
         raise WrongBytes("The bytes are not those that were declared.")
 
 

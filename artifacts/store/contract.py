@@ -126,6 +126,9 @@ class Store(Protocol):
 
         Raises WrongBytes, StoreFull, and NoSuchObject while parts are missing."""
 
+    def abandon_parts(self, key: ObjectKey, upload: str) -> None:
+        """Remove the parts of an upload, which takes no further ones; no error if there is none."""
+
     def drop_unfinished(self, before: datetime) -> int:
         """Remove what uploads left that began before this time and did not end; return how many."""
 

@@ -126,13 +126,14 @@ class LocalStore:
         if self.find(key) is not None:
             raise ObjectExists("The object is already stored.")
         self._require_room(size)
-        return Receiver(self._folder, _place(key), size, key.sha256)
+        return Receiver(self._folder, _place(key), size, key.sha256, reserve_bytes=self._reserve_bytes)
 
     def receive_part(self, key: ObjectKey, upload: str, number: int, size: int) -> Receiver:
         """Begin to store one part. Raises NoSuchObject for an unknown upload, and StoreFull."""
         self._require_upload(key, upload)
         self._require_room(size)
-        return Receiver(self._folder, (PARTS, upload, str(number)), size, None, make=False)
+        place = (PARTS, upload, str(number))
+        return Receiver(self._folder, place, size, None, make=False, reserve_bytes=self._reserve_bytes)
 
     def remove(self, key: ObjectKey) -> None:
         with suppress(NoSuchObject):
@@ -184,6 +185,12 @@ class LocalStore:
             receiver.finish()
         self._folder.remove_folder((PARTS, upload))
 
+    def abandon_parts(self, key: ObjectKey, upload: str) -> None:
+        with suppress(NoSuchObject):
+            self._require_upload(key, upload)
+            self._folder.remove((PARTS, upload, "key"))  # first: no further part is taken
+            self._folder.remove_folder((PARTS, upload))
+
     def _require_upload(self, key: ObjectKey, upload: str) -> None:
         """Raise NoSuchObject unless the upload began for this key."""
         if not _UPLOAD.match(upload):
@@ -234,13 +241,21 @@ class Receiver:
     removed at the end of the `with` block otherwise.
 
     sha256: hash that the bytes must have; None: any. make: False if the folder of `place` must exist.
+    reserve_bytes: room on the disk that stays free, also while other uploads fill it.
     """
 
     def __init__(
-        self, folder: Folder, place: Place, size: int, sha256: str | None, *, make: bool = True
+        self,
+        folder: Folder,
+        place: Place,
+        size: int,
+        sha256: str | None,
+        *,
+        make: bool = True,
+        reserve_bytes: int = 0,
     ) -> None:
         self._folder, self._place, self._size, self._sha256 = folder, place, size, sha256
-        self._make = make
+        self._make, self._reserve_bytes = make, reserve_bytes
         self._digest = hashlib.sha256()
         self._received = 0
         self._name, self._descriptor = folder.new_file()
@@ -255,6 +270,8 @@ class Receiver:
         """Append bytes. Raises WrongBytes if there are too many, StoreFull."""
         if len(data) > self.missing:
             raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
+        if self._reserve_bytes and self._folder.free_bytes() - self._reserve_bytes < len(data):
+            raise StoreFull("The store's disk has no room for the rest of this object.")
         self._received += len(data)
         if self._sha256 is not None:
             self._digest.update(data)

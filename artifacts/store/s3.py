@@ -263,6 +263,9 @@ class S3Store:
             self.remove(key)
             raise _wrong_hash(digest.hexdigest(), key.sha256)
 
+    def abandon_parts(self, key: ObjectKey, upload: str) -> None:
+        self._abort(key, upload)
+
     def _stored_parts(self, key: ObjectKey, upload: str, size: int) -> dict[int, str]:
         """Return the tags of the parts with the right size, by number. Raises NoSuchObject."""
         found: dict[int, str] = {}

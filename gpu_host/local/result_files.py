@@ -34,23 +34,30 @@ def with_files_saved(result: Any, folder: Path, save: SaveOutput) -> Any:
     """Return a copy of the result with references in place of the files that it names: those of `ctx.save`,
     and texts that are the path of a file in the run's folder.
 
-    Raises RunFailed for a saved file that is not there, OutputRefused and OutputNotStored.
+    A file that the result names several times is saved once. Raises RunFailed for a saved file that is not
+    there, OutputRefused and OutputNotStored.
     """
     root = f"{folder}/"
+    known: dict[str, dict[str, str]] = {}
 
     def replaced(value: Any) -> Any:
         if type(value) is str and value.startswith(root):
+            place = value.removeprefix(root)
             try:
-                return _saved(folder, value.removeprefix(root), save, name=Path(value).name)
+                if place not in known:
+                    known[place] = _saved(folder, place, save, name=Path(value).name)
             except NoSuchOutput:
                 return value
+            return dict(known[place])
         if type(value) is list:
             return [replaced(item) for item in value]
         if type(value) is not dict:
             return value
         said = value.get(OUTPUT) if len(value) == 1 else None
         if isinstance(said, Mapping) and isinstance(said.get("file"), str):
-            return _declared(folder, said, save)
+            if said["file"] not in known:
+                known[said["file"]] = _declared(folder, said, save)
+            return dict(known[said["file"]])
         return {key: replaced(item) for key, item in value.items()}
 
     return replaced(result)

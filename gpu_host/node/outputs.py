@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
@@ -48,9 +49,12 @@ class _Uploads:
     def save(self, file: BinaryIO, *, name: str = "", content_type: str = "") -> dict[str, str]:
         """Upload a file; return the reference to it. Raises OutputRefused, OutputNotStored."""
         digest, size = hashlib.sha256(), 0
+        most = os.fstat(file.fileno()).st_size
         for chunk in _chunks(file):
             digest.update(chunk)
             size += len(chunk)
+            if size > most:
+                raise OutputRefused("A file of the run grew while it was saved.")
         body = {"bytes": size, "sha256": digest.hexdigest()}
         body |= {"name": name} if name else {}
         body |= {"content_type": content_type} if content_type else {}

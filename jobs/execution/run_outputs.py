@@ -75,6 +75,7 @@ class RunOutputs:
         self._lease, self._ports, self._inline_bytes = lease, ports, inline_bytes
         self._lock = threading.Lock()
         self._saved: dict[str, SavedOutput] = {}
+        self._read = 0
 
     @property
     def saved(self) -> list[SavedOutput]:
@@ -101,6 +102,8 @@ class RunOutputs:
         for chunk in _chunks(file):
             digest.update(chunk)
             size += len(chunk)
+            if is_bounded:
+                self._count_read(len(chunk), size)
         sha256 = digest.hexdigest()
         if is_bounded:
             with self._lock:
@@ -124,6 +127,23 @@ class RunOutputs:
         with self._lock:
             self._require_room(output.sha256, output.bytes)
             return self._saved.setdefault(output.sha256, output).ref
+
+    def _count_read(self, read: int, size: int) -> None:
+        """Count bytes of a file of `size` bytes or more. Raises OutputRefused beyond what a run may save: a
+        sparse file may be endless, one may grow, and thousands may have the same bytes."""
+        limits = settings.DISPATCHER
+        if size > limits.max_artifact_bytes:
+            raise OutputRefused(
+                f"An artifact may have {limits.max_artifact_bytes} bytes (DISPATCHER_MAX_ARTIFACT_BYTES), an "
+                "output of the run has more."
+            )
+        with self._lock:
+            self._read += read
+            if self._read > limits.run_artifact_bytes + limits.max_artifact_bytes:
+                raise OutputRefused(
+                    f"The artifacts of a run may have {limits.run_artifact_bytes} bytes "
+                    "(DISPATCHER_RUN_ARTIFACT_BYTES); its files have more."
+                )
 
     def _require_room(self, sha256: str, size: int) -> None:
         """Raise OutputRefused if the run may not save so many more bytes."""
@@ -159,6 +179,7 @@ class RunOutputs:
         called again after OutputsUnavailable. is_last_try: a result that the store does not take stays in the
         job's row, however long it is. Raises OutputRefused, OutputNotStored.
         """
+        self._read = 0
         if finish is not None:
             result = finish(self.save)
         elif may_name_uploads(result):

@@ -304,6 +304,18 @@ def test_a_part_has_the_size_that_was_signed_and_belongs_to_its_object(stage: St
             stage.store.find_parts(other, name, len(DATA))
 
 
+def test_an_abandoned_upload_leaves_nothing_and_takes_no_further_part(stage: Stage) -> None:
+    upload = stage.store.begin_parts(KEY, len(DATA))
+    put_parts(stage, KEY, DATA, upload, [1])
+    signed = stage.store.sign_part(KEY, upload.upload, 1, len(DATA), 60.0)
+    for _ in range(2):
+        stage.store.abandon_parts(KEY, upload.upload)
+    with pytest.raises(NoSuchObject):
+        stage.store.find_parts(KEY, upload.upload, len(DATA))
+    assert stage.send(signed, DATA).status_code == 404
+    assert stage.store.drop_unfinished(datetime.now(UTC) + timedelta(hours=1)) == 0
+
+
 def test_unfinished_uploads_are_dropped_by_age(stage: Stage) -> None:
     upload = stage.store.begin_parts(KEY, len(DATA))
     put_parts(stage, KEY, DATA, upload, [1])

@@ -143,6 +143,25 @@ def test_some_room_stays_free(tmp_path: Path, local_stage: Stage) -> None:
     assert "no upload is accepted" in store.check()
 
 
+def test_uploads_at_once_leave_that_room_free(
+    tmp_path: Path, local_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = local_stage.store.now  # type: ignore[attr-defined]
+    store = LocalStore(tmp_path / "other", "http://x", now, reserve_bytes=1000)
+
+    def free(self: folder.Folder) -> int:
+        return 1100 - sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
+
+    monkeypatch.setattr(folder.Folder, "free_bytes", free)
+    first, second = bytes(60), bytes([1]) * 60
+    with store.receive(key_of(first), 60) as one, store.receive(key_of(second), 60) as other:
+        one.add(first)
+        with pytest.raises(StoreFull):
+            other.add(second)
+        one.finish()
+    assert files(store) == [f"a/7/{key_of(first).sha256[:2]}/{key_of(first).sha256}"]
+
+
 # -- uploads that do not end ----------------------------------------------------------------------
 
 

@@ -133,6 +133,15 @@ def test_a_file_of_another_user_is_not_read(folder) -> None:
     assert with_files_saved({"$output": {"file": "a.png"}}, folder, saved) == {"$artifact": "1"}
 
 
+def test_a_file_is_saved_once_however_often_it_is_named(folder) -> None:
+    saved = Saved()
+    declared = {"$output": {"file": "b.png", "name": "b.png"}}
+    (folder / "b.png").write_bytes(b"b")
+    result = with_files_saved([f"{folder}/a.png", declared] * 1000, folder, saved)
+    assert result == [{"$artifact": "1"}, {"$artifact": "2"}] * 1000
+    assert len(saved.outputs) == 2
+
+
 def test_objects_that_only_look_like_files_stay(folder) -> None:
     for value in ({"$output": 5}, {"$output": {}}, {"$output": {"file": "a.png"}, "x": 1}, "$output"):
         assert with_files_saved(value, folder, Saved()) == value

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpu_host.node import outputs
+from gpus.errors import OutputRefused
 
 SAVES = "tests.gpu_host.node.custom_handlers:saves"
 
@@ -106,3 +110,17 @@ def test_a_caller_that_takes_no_files_gets_a_failure(start) -> None:
     answer = start(handler=SAVES).dispatch("x").body
     assert answer["status"] == "failed"
     assert "X-Artifact-Url" in answer["error"]
+
+
+class Growing(io.FileIO):
+    """A file that has more bytes with each read."""
+
+    def read(self, size: int = -1) -> bytes:
+        return b"x" * 100
+
+
+def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 250)
+    run: Any = SimpleNamespace(order=SimpleNamespace(artifact_url="http://127.0.0.1:9/", callback_token="t"))
+    with Growing(tmp_path / "log") as file, pytest.raises(OutputRefused, match="grew"):
+        outputs._Uploads(run).save(file)  # type: ignore[arg-type]

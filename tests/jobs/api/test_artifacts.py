@@ -17,7 +17,7 @@ from django.contrib.auth.models import Permission, User
 from rest_framework.test import APIClient
 
 from artifacts.models import Artifact, ArtifactUse
-from artifacts.store.contract import Store, StoreUnavailable
+from artifacts.store.contract import NoSuchObject, Store, StoreUnavailable
 from artifacts.store.local import LocalStore
 from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
@@ -203,12 +203,44 @@ def test_an_upload_in_parts_is_promised_resumed_and_completed(
     assert b"".join(store.chunks(row.key)) == data
 
 
+@pytest.mark.parametrize("end", ["deleted", "another_length"])
+def test_parts_go_with_their_promise(acme: Account, store: Store, end: str) -> None:
+    assert isinstance(store, LocalStore)
+    promise(acme, PNG, parts=True)
+    row = Artifact.objects.get()
+    with store.receive_part(row.key, row.upload, 1, len(PNG)) as receiver:
+        receiver.add(PNG)
+        receiver.finish()
+    if end == "deleted":
+        assert acme.client.delete(f"{URL}/{row.pk}").status_code == 204
+    else:
+        body = {"sha256": row.sha256, "bytes": len(PNG) + 1, "parts": True}
+        assert acme.client.post(URL, body, format="json").status_code == 201
+    parts = [path.parent.name for path in store.root.glob("parts/*/*")]
+    assert row.upload not in parts
+    with pytest.raises(NoSuchObject):
+        store.receive_part(row.key, row.upload, 1, len(PNG))
+
+
 def test_the_bytes_of_unchecked_parts_do_not_count(acme: Account, zimg: ModelConfig, store: Store) -> None:
     """S3 joins the parts before their hash is checked: meanwhile an object is there."""
     artifact_id = promise(acme, PNG, parts=True).json()["id"]
     store.write(Artifact.objects.get().key, len(PNG), [PNG])
     assert acme.client.get(f"{URL}/{artifact_id}/meta").json()["state"] == "promised"
     assert submit(acme, {"a": {"$artifact": artifact_id}}).status_code == 422
+
+
+def test_wrong_bytes_that_a_killed_process_joined_keep_no_place(acme: Account, store: Store) -> None:
+    assert isinstance(store, LocalStore)
+    artifact_id = promise(acme, PNG, parts=True).json()["id"]
+    row = Artifact.objects.get()
+    store.write(row.key, len(PNG), [PNG])
+    (planted,) = store.root.glob(f"a/*/*/{row.sha256}")
+    planted.write_bytes(b"x" * len(PNG))
+    store.abandon_parts(row.key, row.upload)  # S3 has no upload once it is joined
+    assert acme.client.post(f"{URL}/{artifact_id}/complete").status_code == 400
+    assert store.find(row.key) is None
+    upload(acme, store, PNG)
 
 
 def test_joining_is_limited(acme: Account, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

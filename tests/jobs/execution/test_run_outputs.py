@@ -335,6 +335,44 @@ def test_the_outputs_of_a_run_are_bounded(shop, settings) -> None:
     assert job.error_message == "A run may save 2 artifacts (DISPATCHER_RUN_ARTIFACTS)."
 
 
+class Endless(io.RawIOBase):
+    """A file that grows as it is read. most: bytes after which the test fails."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def seek(self, *_: int) -> int:
+        return 0
+
+    def read(self, size: int = -1) -> bytes:
+        self._left -= size
+        assert self._left > 0, "read without a limit"
+        return bytes(size)
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end(shop, settings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=5_000_000)
+    job = run_once(shop, lambda request: request.save(Endless(20_000_000)), until=JobState.FAILED)
+    assert job.error_message == (
+        "An artifact may have 5000000 bytes (DISPATCHER_MAX_ARTIFACT_BYTES), an output of the run has more."
+    )
+
+
+def test_files_with_the_same_bytes_are_not_read_without_end(shop, settings) -> None:
+    limits = replace(settings.DISPATCHER, max_artifact_bytes=1_000_000, run_artifact_bytes=2_000_000)
+    settings.DISPATCHER = limits
+    saves = []
+
+    def run(request: RunRequest) -> Any:
+        for _ in range(20):
+            request.save(io.BytesIO(bytes(900_000)))
+            saves.append(1)
+
+    job = run_once(shop, run, until=JobState.FAILED)
+    assert job.error_message.endswith("2000000 bytes (DISPATCHER_RUN_ARTIFACT_BYTES); its files have more.")
+    assert len(saves) == 3
+
+
 def test_an_object_that_vanished_before_the_end_fails_the_run(shop) -> None:
     def run(request: RunRequest) -> Any:
         result = save_picture(request)
