@@ -43,10 +43,12 @@ class NodeOptions(TypedDict, total=False):
 
 
 class ModelOptions(NodeOptions, total=False):
-    """What a model node may have too."""
+    """What a model node may have too. near: a model node before this one, whose server is tried first, for a
+    while, because its files are there."""
 
     max_retries: int | None
     max_run_seconds: float | None
+    near: Node | None
 
 
 class WaitOptions(NodeOptions, total=False):
@@ -280,6 +282,10 @@ class Workflow(_Nodes):
         for option in ("max_retries", "max_run_seconds"):
             if options.get(option) is not None:
                 made[option] = options[option]
+        if (near := options.get("near")) is not None:
+            if not isinstance(near, Node) or self._nodes.get(near._key) is not near:
+                refuse("near is a node of this workflow; a payload's field of this name belongs into fields")
+            made["near"] = near._key
         if (when := options.get("when")) is not None:
             made["when"] = outside.text_of(when, "when")
         needs = [self._need(one) for one in options.get("needs") or ()]

@@ -139,7 +139,8 @@ class Ticket:
     """A waiting job in the queue.
 
     place_us: time of the job's first push, µs since the epoch; a retry keeps it. avoid_server: server that
-    just lost this job; other servers are tried first.
+    just lost this job; other servers are tried first. near_server: server that has files of this job, so that
+    it is tried first, for a while.
     """
 
     job_id: str
@@ -148,6 +149,7 @@ class Ticket:
     priority: int
     place_us: int
     avoid_server: str | None = None
+    near_server: str | None = None
 
     @property
     def band(self) -> int:

@@ -122,6 +122,7 @@ def pushed_args(ticket: Ticket) -> dict[str, Value]:
         **ticket_args(ticket),
         "place_us": ticket.place_us,
         "avoid": ticket.avoid_server or None,
+        "near": ticket.near_server or None,
     }
 
 

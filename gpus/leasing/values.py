@@ -272,7 +272,7 @@ class QueueStatus:
     that could use a free slot; None: never. guess_seconds, p50_log, p90_log, seen: see
     `lua/includes/forecast.lua`. passed_over, most_passed_over: how often the ticket was skipped, and how
     often it may be, for a warm model or on the server that it avoids. patience_seconds: how long warm models
-    may still go first.
+    may still go first. near: the server that it prefers still; "": none.
     """
 
     rebuilding: bool = False
@@ -306,6 +306,7 @@ class QueueStatus:
     passed_over: int = 0
     most_passed_over: int = 0
     patience_seconds: float = 0.0
+    near: str = ""
 
 
 def read_queue_status(answer: str) -> QueueStatus:

@@ -324,6 +324,16 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
 def passed_over(now: Snapshot) -> Iterator[Reason]:
     """Yield a reason if other jobs were started although this one was next, and that can happen again."""
     line = now.queue_status
+    if line.near and (line.passed_over or line.slots.get("free")):
+        yield Reason(
+            "near_server",
+            f"The job prefers {line.near}, where an earlier node of its run ran; while that server is busy, "
+            f"another slot takes another job first, {line.most_passed_over} times at most.",
+            "Nothing to do: the job starts where a slot is free, at the latest 2 seconds after it was first "
+            "passed over.",
+            {"server": line.near, "passed_over": line.passed_over, "at_most": line.most_passed_over},
+        )
+        return
     if not 0 < line.passed_over < line.most_passed_over or line.patience_seconds <= 0:
         return
     times = "once" if line.passed_over == 1 else f"{line.passed_over} times"

@@ -24,7 +24,7 @@ _page = statements.Read(
         )
         .exclude(place_us=value(Job, "place_us"), id__lte=value(Job, "id"))
         .order_by("place_us", "id")
-        .values_list("id", "model", "tenant_id", "priority", "place_us", "avoid_server")[:PAGE]
+        .values_list("id", "model", "tenant_id", "priority", "place_us", "avoid_server", "near_server")[:PAGE]
     )
 )
 
@@ -39,8 +39,8 @@ def waiting_tickets(
     place_us, job_id = after
     rows = _page(pool=pool, place_us=place_us, id=job_id, before=_NEVER if before_us is None else before_us)
     tickets = [
-        Ticket(job, model, str(tenant), priority, place, avoid or None)
-        for job, model, tenant, priority, place, avoid in rows
+        Ticket(job, model, str(tenant), priority, place, avoid or None, near)
+        for job, model, tenant, priority, place, avoid, near in rows
     ]
     if len(tickets) < PAGE:
         return tickets, None

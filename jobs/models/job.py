@@ -123,6 +123,13 @@ class Job(models.Model):
         default=0, db_default=0, help_text="Equal failures in a row, up to the last counted attempt."
     )
     avoid_server = models.CharField(max_length=64, blank=True, default="")
+    near_server = models.CharField(
+        max_length=64,
+        null=True,  # no default in the database: adding it rewrites no row
+        blank=True,
+        default=None,
+        help_text="Server that has files of the job, so that it is tried first, for a while.",
+    )
     followed_by = models.CharField(
         max_length=80, null=True, blank=True, default=None, editable=False,
         help_text="Gets an EndNotice when the job ends, such as run:ID of a workflow.",
@@ -214,6 +221,7 @@ class Job(models.Model):
             priority=self.priority,
             place_us=self.place_us,
             avoid_server=self.avoid_server or None,
+            near_server=self.near_server,
         )
 
     def timings(self, attempts: Sequence[Attempt], now: datetime) -> Timings:

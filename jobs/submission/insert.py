@@ -270,12 +270,13 @@ def new_job(
     now: datetime,
     place_us: int,
     followed_by: str | None = None,
+    near_server: str | None = None,
 ) -> Job:
     """Make the row of a new job.
 
     queue_deadline: returns when a job of a model that begins to wait at a time has waited too long. place_us:
     its place in the queue, microseconds since the epoch; a job with a later start has its `run_at` as place.
-    followed_by: as in `Job`. Raises UnknownModel.
+    followed_by, near_server: as in `Job`. Raises UnknownModel.
     """
     spec = registry.model_spec(request.body.model)
     if spec is None:
@@ -304,6 +305,7 @@ def new_job(
         start_deadline_at=_after(start, request.body.start_deadline_seconds),
         queue_deadline_at=queue_deadline(request.body.model, start),
         followed_by=followed_by,
+        near_server=near_server,
         rerun_of=request.rerun_of,
     )
 

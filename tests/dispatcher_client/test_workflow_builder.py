@@ -66,6 +66,20 @@ def test_the_builder_writes_the_definition() -> None:
     assert list(read_definition(film().definition()).nodes) == ["images", "best", "trellis"]
 
 
+def test_a_node_is_near_another_one() -> None:
+    wf, other = Workflow("w"), Workflow("other")
+    image = wf.model("zimg", key="image")
+    wf.model("trellis", {"image": image}, near=image)
+    wf.model("export", needs=[image], fields={"near": 3})
+    nodes = wf.definition()["nodes"]
+    assert nodes["trellis"]["near"] == "image"
+    assert nodes["export"] == {"model": "export", "payload": {"near": 3}, "needs": ["image"]}
+    assert read_definition(wf.definition()).nodes["trellis"].options["near"] == "image"
+    for wrong in ("image", other.model("x")):
+        with pytest.raises(WorkflowError, match="near is a node of this workflow"):
+            wf.model("trellis", near=wrong)
+
+
 def test_a_workflow_runs_with_fakes() -> None:
     fakes = {
         "zimg": lambda payload: {"url": payload["prompt"]},

@@ -92,6 +92,12 @@ class NodeBody(Body):
     max_retries: Annotated[int, Whole(0, 100_000)] | None = None
     max_run_seconds: _Seconds | None = None
     cache: Cache | None = None
+    near: Annotated[
+        NodeName | None,
+        about(
+            "A model node before this one: its server is tried first, for a while, as its files are there."
+        ),
+    ] = None
 
     workflow: Name | None = None
     version: Annotated[int, Whole(1)] | None = None

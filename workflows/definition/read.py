@@ -30,7 +30,7 @@ from workflows.domain.plan import (
 from workflows.domain.template import Path, TemplateError, references
 
 _KIND_FIELDS: dict[NodeKind, frozenset[str]] = {
-    NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds", "cache"}),
+    NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds", "cache", "near"}),
     NodeKind.WORKFLOW: frozenset({"version", "inputs"}),
     NodeKind.HUMAN: frozenset(),
     NodeKind.SIGNAL: frozenset(),
@@ -107,6 +107,8 @@ class _Reader:
         for _ in self._references(self.body.output, ("output",), allowed=nodes.keys() | {INPUTS, RUN}):
             pass
         ordered = self._ordered(nodes, handler_key)
+        if not self.errors:
+            self._check_near(ordered, handler)
         running = on_failure.running if on_failure is not None else None
         return Plan(
             nodes=ordered,
@@ -286,6 +288,28 @@ class _Reader:
             self._error(("nodes", error.args[1][0]), "cycle", f"These nodes need each other: {cycle[:200]}.")
             return nodes
 
+    def _check_near(self, nodes: Mapping[str, NodeSpec], handler: NodeSpec | None) -> None:
+        """Check that each `near` names a model node that has ended before the node starts."""
+        for node in (*nodes.values(), *([handler] if handler is not None else ())):
+            near = node.options.get("near")
+            if near is None:
+                continue
+            path, other = ("nodes", node.key, "near"), nodes.get(near)
+            if near == node.key:
+                self._error(path, "invalid", "A node can't be near itself.")
+            elif other is None:
+                self._error(path, "unknown_node", f"There is no node {near}.")
+            elif other.kind is not NodeKind.MODEL:
+                self._error(path, "invalid", f"near names a model node; {near} is a {other.kind} node.")
+            elif other.map is not None and node.map is None:
+                self._error(
+                    path, "invalid", f"{near} is a map: only the items of another map can be near its items."
+                )
+            elif node is not handler and near not in _ancestors(nodes, node):
+                self._error(
+                    path, "invalid", f"near names a node that ends before: {node.key} does not need {near}."
+                )
+
     def _error(self, path: Path, code: str, text: str) -> None:
         self.errors.append(FieldError(pointer_to(*path), code, text))
 
@@ -293,7 +317,7 @@ class _Reader:
 def _parts(kind: NodeKind, node: NodeBody) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a node's template and its fixed options."""
     if kind is NodeKind.MODEL:
-        options = _given(node, "model", "max_retries", "max_run_seconds")
+        options = _given(node, "model", "max_retries", "max_run_seconds", "near")
         if node.cache is not None:
             options["cache_seconds"] = node.cache.ttl_seconds
         return {"payload": {} if node.payload is None else node.payload}, options
@@ -307,6 +331,18 @@ def _parts(kind: NodeKind, node: NodeBody) -> tuple[dict[str, Any], dict[str, An
     if node.timer is not None:
         return _given(node.timer, "seconds", "until"), {}
     return {}, {}
+
+
+def _ancestors(nodes: Mapping[str, NodeSpec], node: NodeSpec) -> set[str]:
+    """Return the nodes that a node needs, and all that these need."""
+    found: set[str] = set()
+    left = list(node.needs)
+    while left:
+        key = left.pop()
+        if key not in found:
+            found.add(key)
+            left += nodes[key].needs
+    return found
 
 
 def _given(body: Any, *names: str) -> dict[str, Any]:

@@ -203,7 +203,9 @@ class _Advance:
         self.notices = notices
         limits = settings.DISPATCHER
         self.costs = Costs(limits.workflow_value_bytes, limits.workflow_search_steps)
-        self.starter = NodeStarter(run, self.writes, advancer.plan_of, self.ports, self.now)
+        self.starter = NodeStarter(
+            run, self.plan, self.writes, advancer.plan_of, ports=self.ports, now=self.now
+        )
         self.starts = self.starter.left = max(starts, 0)
         self.maps = OpenMaps(
             run,

@@ -25,6 +25,7 @@ from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
 from workflows.execution import cache
+from workflows.execution.near import NearServers
 from workflows.execution.runs import check_inputs, find_version, new_run
 from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
@@ -43,9 +44,17 @@ class NodeStarter:
     version."""
 
     def __init__(
-        self, run: Run, writes: Writes, plan_of: Callable[[Version], Plan], ports: Ports, now: datetime
+        self,
+        run: Run,
+        plan: Plan,
+        writes: Writes,
+        plan_of: Callable[[Version], Plan],
+        *,
+        ports: Ports,
+        now: datetime,
     ) -> None:
         self.left = STARTS
+        self._near = NearServers(run, plan)
         self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
         self._other_sub_runs: int | None = None
         self._other_waits: int | None = None
@@ -186,6 +195,7 @@ class NodeStarter:
                 now=self._now,
                 place_us=run.place_us,
                 followed_by=follower_of(run.id),
+                near_server=self._near.server_for(node, row.index),
             )
         except Refused as refused:
             self.fail(row, refused.code, str(refused))

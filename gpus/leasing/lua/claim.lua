@@ -50,12 +50,15 @@ end
 
 local pool = Pools.load_pool(pool_name)
 
--- The lease, or nil; and true if it met a stale ticket (`lease_ticket`), so that the search must be repeated.
+local waits_for_near = {}  -- classes whose first ticket waits for its near server, for which no other ticket is there
+
+-- The lease, or nil; and true if the search must be repeated: it met a stale ticket (`lease_ticket`), or one that waits for
+-- its near server.
 local function claim_free()
   -- The classes with a free slot for this host, and the best ticket for any of them.
   local open, best, best_place = {}, nil, nil
   for _, class in ipairs(Classes.read_classes(pool_name)) do
-    if redis.call('EXISTS', Keys.free(pool_name, class[1], host)) == 1 then
+    if not waits_for_near[class[1]] and redis.call('EXISTS', Keys.free(pool_name, class[1], host)) == 1 then
       open[#open + 1] = class
       local ticket, place = Pick.best_ticket(pool, class)
       if ticket and (not best or place < best_place or (place == best_place and Pick.precedes(ticket, best))) then
@@ -73,6 +76,31 @@ local function claim_free()
     return nil
   end
 
+  local near = pool.marked > 0 and Pick.near_server(pool, best)
+  if near then
+    local name, its_host = Pick.free_slot_of(pool_name, near, best.model)
+    if name and its_host == host then
+      local slot, server = Slots.read_with_server(name)
+      return Assign.lease_ticket(slot, server, pool, best, attempt, worker, lease_us)
+    end
+  end
+
+  -- Leases the slot to the ticket, or to another one that is better placed there. is_warm: for the ticket's model.
+  local function lease_slot(name, class, is_warm)
+    local slot, server = Slots.read_with_server(name)
+    local ticket = best
+    if near then
+      ticket = Pick.best_ticket(pool, class, server.name)
+      if not ticket then
+        waits_for_near[class[1]] = true
+        return nil, true
+      end
+      is_warm = is_warm and ticket.member == best.member
+    end
+    if not is_warm then ticket = Pick.prefer_warm(pool, ticket, warm or Pick.last_model(slot), class, server.name) end
+    return Assign.lease_ticket(slot, server, pool, ticket, attempt, worker, lease_us)
+  end
+
   -- A slot that is warm for the ticket, else the longest free slot of the most specialised class. A worker that reports
   -- its warm models has them warm for all its slots.
   local fitting = {}
@@ -80,19 +108,12 @@ local function claim_free()
     if Classes.serves(class[2], best.model) then
       fitting[#fitting + 1] = class
       local name = not warm and first_elsewhere(Keys.warm(pool_name, class[1], best.model, host))
-      if name then
-        local slot, server = Slots.read_with_server(name)
-        return Assign.lease_ticket(slot, server, pool, best, attempt, worker, lease_us)
-      end
+      if name then return lease_slot(name, class, true) end
     end
   end
   for _, class in ipairs(fitting) do
     local name = first_elsewhere(Keys.free(pool_name, class[1], host))
-    if name then
-      local slot, server = Slots.read_with_server(name)
-      local ticket = Pick.prefer_warm(pool, best, warm or Pick.last_model(slot), class, server.name)
-      return Assign.lease_ticket(slot, server, pool, ticket, attempt, worker, lease_us)
-    end
+    if name then return lease_slot(name, class, false) end
   end
 
   -- Only the avoided server is free: its slot goes to the next ticket.

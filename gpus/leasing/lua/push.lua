@@ -8,7 +8,7 @@
 --   tickets: records
 --     job, model, tenant: text
 --     priority, place_us: number
---     avoid: text or nil, a server
+--     avoid, near: text or nil, a server
 -- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, wakes {pool, host, count, …}, {model that no server can
 --   run because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; p50 and p90
 --   until the start, -1 if it starts now or the time cannot be known
@@ -64,7 +64,7 @@ local function add_start(reply, model, at, waits, parked)
   reply[#reply + 1] = seen
 end
 
-local results, added = {}, {}
+local results, added, near = {}, {}, {}
 for _, ticket in ipairs(args.tickets) do
   local job, model, tenant, priority, place = ticket.job, ticket.model, ticket.tenant, ticket.priority, ticket.place_us
   local asked, member = Pools.asked_band(priority), Line.member_of(job, priority)
@@ -76,8 +76,9 @@ for _, ticket in ipairs(args.tickets) do
     parked = Line.is_parked(pool, tenant)
     if is_added then
       outcome = QUEUED
-      if ticket.avoid then Line.set_mark(pool, member, 0, 0, ticket.avoid) end
+      if ticket.avoid or ticket.near then Line.set_mark(pool, member, 0, 0, ticket.avoid or '', ticket.near or '') end
       if not parked then added[model] = (added[model] or 0) + 1 end
+      if ticket.near and not parked then near[#near + 1] = { model, ticket.near } end
     end
     local queue = Pools.queue_of(pool, tenant, asked)
     at = math.max(1, queue.waiting)  -- during a rebuild no caller needs the position
@@ -99,4 +100,4 @@ end
 Pools.save_pool(pool)
 if not whole then return { results, {}, failing } end
 
-return { results, Wakes.wakes_for_tickets(pool_name, classes, added), failing }
+return { results, Wakes.wakes_for_tickets(pool_name, classes, added, near), failing }

@@ -85,6 +85,7 @@ local attempt = job ~= '' and redis.call('HGET', Keys.held(), job) or false
 -- How often the ticket was passed over, for a warm model or on the server that it avoids.
 local skips, since_us = 0, 0
 if job ~= '' then skips, since_us = Line.read_mark(pool, member) end
+local near = rank and Pick.near_server(pool, { model = model, member = member }) or ''
 local patience_us = since_us > 0 and math.max(0, since_us + pool.patience - Call.now) or pool.patience
 
 local function seconds(us) return us < math.huge and us / 1000000 or 0 end
@@ -100,6 +101,7 @@ return cjson.encode({
     (Classes.read_kept(pool_name).models[model] == 'half_open' and 'half_open' or 'open') or 'closed',
   model_circuit_seconds = math.max(0, kept_us - Call.now) / 1000000,
   passed_over = skips, most_passed_over = Pick.MAX_SKIPS, patience_seconds = patience_us / 1000000,
+  near = near,
   free_seconds = (Call.now - free_us) / 1000000, asked_seconds = asked_us > 0 and (Call.now - asked_us) / 1000000 or -1,
   guess_seconds = guess, seen = factors[1], p50_log = factors[2], p90_log = factors[3],
 })

@@ -94,6 +94,7 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
             "priority": self.chance.choice([1, 4, 5, 5, 5, 6, 8, 9]),
             "place": self.chance.choice([None, None, 0, 20]),
             "avoid": self.chance.choice([None, None, None, *SERVERS]),
+            "near": self.chance.choice([None, None, None, *SERVERS]),
         }
         self._push([self.rig.ticket(self._new("j"), **ticket) for _ in range(self.chance.randint(1, 4))])
 

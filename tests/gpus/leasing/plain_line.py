@@ -34,6 +34,7 @@ class PlainLine:
         score = ticket.place_us + (ticket.priority - 1) % 3 * HEAD_START_US
         avoid = ticket.avoid_server or ""
         waiting = Waiting(ticket.job_id, ticket.model, ticket.tenant, ticket.priority, score, avoid)
+        waiting.near = ticket.near_server or ""
         if all(other.tenant != waiting.tenant for other in self.line.values()):
             self.begins_to_wait(waiting.tenant)
         self.line[waiting.key] = waiting

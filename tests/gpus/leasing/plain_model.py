@@ -51,12 +51,17 @@ class PlainLeases(PlainFollowers):
                 slot.held.expires_us = self.now + LEASE_US
                 return slot.held, True
         free = [slot for slot in mine if slot.state == "free"]
-        while chosen := self._choose(free, warm):
+        waits_for_near: set[str] = set()
+        while chosen := self._choose(free, warm, waits_for_near):
             if not self._drop_second(chosen[1]):
                 return self._give(*chosen, attempt, worker), False
         return None
 
-    def _choose(self, mine: list[Slot], warm: Warm) -> tuple[Slot, Waiting, bool] | None:
+    def _choose(
+        self, mine: list[Slot], warm: Warm, waits_for_near: set[str]
+    ) -> tuple[Slot, Waiting, bool] | None:
+        """waits_for_near: classes whose first ticket waits for its near server."""
+        mine = [slot for slot in mine if self._server(slot).class_id not in waits_for_near]
         classes = {self._server(slot).class_id: self._server(slot).models for slot in mine}
         candidates = []
         for class_id in sorted(classes):
@@ -70,12 +75,23 @@ class PlainLeases(PlainFollowers):
             (s for s in mine if ticket.model in self._server(s).models),
             key=lambda s: (self._server(s).class_id, s.since_us, s.name),
         )
+        near = self._near(ticket)
+        near_slot = self._free_slot_of(near, ticket.model) if near else None
+        if near_slot in mine:
+            return near_slot, ticket, overtakes
         elsewhere = [s for s in fitting if split_slot(s.name)[0] != self._avoids(ticket)]
-        for slot in elsewhere:
-            if warm is None and slot.warm == ticket.model:
-                return slot, ticket, overtakes
-        for slot in elsewhere:
-            return slot, self._prefer_warm(ticket, slot, self._server(slot), warm), overtakes
+        warm_slots = [slot for slot in elsewhere if warm is None and slot.warm == ticket.model]
+        for slot in warm_slots or elsewhere:
+            server, chosen = self._server(slot), ticket
+            if near:
+                found = self.best(server.models, server.name)
+                if found is None:
+                    waits_for_near.add(server.class_id)
+                    return self._choose(mine, warm, waits_for_near)
+                chosen, overtakes = found[1], self.overtakes(found[1], server.models)
+            if not warm_slots or chosen is not ticket:
+                chosen = self._prefer_warm(chosen, slot, server, warm)
+            return slot, chosen, overtakes
         server = self._server(fitting[0])
         following = self.best(server.models, server.name)
         if following is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
 ADOPTION_REST_CAP_US = 30_000_000
 LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
+NEAR_US, NEAR_SLOTS = 2_000_000, 16
 LAG_SECONDS, LAG_JOBS = 600, 8
 Warm = Sequence[str] | None
 """Models that are loaded where the asker says so; None: it does not, the slot knows the last one."""
@@ -16,7 +17,7 @@ Warm = Sequence[str] | None
 
 @dataclass
 class Waiting:
-    """A ticket in line. avoid: '' for none."""
+    """A ticket in line. avoid, near: '' for none."""
 
     job: str
     model: str
@@ -24,6 +25,7 @@ class Waiting:
     priority: int
     score: int
     avoid: str
+    near: str = ""
     skips: int = 0
     skipped_us: int = 0
 

@@ -78,6 +78,7 @@ class Rig:
         priority: int = 5,
         place: int | None = None,
         avoid: str | None = None,
+        near: str | None = None,
     ) -> Ticket:
         """place: seconds after the start of the test; by default now, later than all others. A tenant without
         rules that asks for the highest band gets it."""
@@ -87,7 +88,7 @@ class Rig:
             place_us = self.now_ms * 1000 + next(self._numbers)
         else:
             place_us = START_MS * 1000 + place * 1_000_000
-        self.tickets[job] = Ticket(job, model, tenant, priority, place_us, avoid)
+        self.tickets[job] = Ticket(job, model, tenant, priority, place_us, avoid, near)
         return self.tickets[job]
 
     def push(self, *jobs: str, **ticket: Any) -> list[PushResult]:

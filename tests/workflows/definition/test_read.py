@@ -122,6 +122,20 @@ def test_nodes_are_ordered_by_what_they_reference() -> None:
             "not_allowed",
         ),
         ({**nodes(a=A_MODEL), "inputs": {"$ref": "http://127.0.0.1/x"}}, "/inputs", "invalid_schema"),
+        (nodes(a={**A_MODEL, "near": "a"}), "/nodes/a/near", "invalid"),
+        (nodes(a={**A_MODEL, "near": "b"}), "/nodes/a/near", "unknown_node"),
+        (nodes(a=A_MODEL, b={**A_MODEL, "near": "a"}), "/nodes/b/near", "invalid"),
+        (
+            nodes(a={"timer": {"seconds": 1}}, b={**A_MODEL, "needs": ["a"], "near": "a"}),
+            "/nodes/b/near",
+            "invalid",
+        ),
+        (
+            nodes(a={**A_MODEL, "map": {"count": 2}}, b={**A_MODEL, "needs": ["a"], "near": "a"}),
+            "/nodes/b/near",
+            "invalid",
+        ),
+        (nodes(a={"timer": {"seconds": 1}, "near": "b"}), "/nodes/a/near", "not_allowed"),
     ],
 )
 def test_each_error_has_its_place_and_code(value: Any, pointer: str, code: str) -> None:
@@ -137,6 +151,19 @@ def test_a_cycle_is_named() -> None:
     (error,) = refused.value.errors
     assert error.code == "cycle"
     assert {"a", "b", "c"} == set(error.detail.removesuffix(".").split(": ")[1].split(" → "))
+
+
+def test_a_node_may_be_near_any_node_before_it() -> None:
+    value = nodes(
+        a={**A_MODEL, "map": {"count": 2}},
+        b={**A_MODEL, "needs": ["a"]},
+        c={**A_MODEL, "needs": ["b"], "near": "b"},
+        d={**A_MODEL, "needs": ["c"], "near": "b"},
+        e={**A_MODEL, "needs": ["d"], "near": "a", "map": {"count": 2}},
+        last={**A_MODEL, "near": "b"},
+    )
+    plan = read_definition({**value, "on_failure": {"node": "last"}})
+    assert plan.nodes["d"].options["near"] == "b"
 
 
 def test_all_errors_are_reported_at_once() -> None:

@@ -10,27 +10,29 @@
 -- include: turns
 -- include: shares
 
--- Marks: facts about the few tickets that need them: how often a ticket was passed over, since when, and the server that
--- it avoids. pool.marks[member] caches them for this call; false: no mark.
+-- Marks: facts about the few tickets that need them: how often a ticket was passed over, since when, the server that it
+-- avoids, and the one that it prefers. pool.marks[member] caches them for this call; false: no mark.
 
 -- Writes a ticket's mark.
-local function set_mark(pool, member, skips, since_us, avoid)
+local function set_mark(pool, member, skips, since_us, avoid, near)
   local mark = string.format('%d:%d:%s', skips, since_us, avoid)
+  if near ~= '' then mark = mark .. ':' .. near end
   pool.marked = pool.marked + redis.call('HSET', Keys.marks(pool.name), member, mark)
   pool.marks[member] = mark
 end
 
--- Number of skips; time (µs) of the first skip that counts for its patience; avoided server. 0, 0, '' without a mark.
+-- Number of skips; time (µs) of the first skip that counts for its patience; avoided server; preferred server. 0, 0, '', ''
+-- without a mark.
 local function read_mark(pool, member)
-  if pool.marked == 0 then return 0, 0, '' end
+  if pool.marked == 0 then return 0, 0, '', '' end
   local mark = pool.marks[member]
   if mark == nil then
     mark = redis.call('HGET', Keys.marks(pool.name), member)
     pool.marks[member] = mark
   end
-  if not mark then return 0, 0, '' end
-  local skips, since_us, avoid = mark:match('^(%d+):(%d+):(.*)$')
-  return tonumber(skips), tonumber(since_us), avoid
+  if not mark then return 0, 0, '', '' end
+  local skips, since_us, avoid, near = mark:match('^(%d+):(%d+):([^:]*):?(.*)$')
+  return tonumber(skips), tonumber(since_us), avoid, near
 end
 
 local function drop_mark(pool, member)

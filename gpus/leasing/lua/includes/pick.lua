@@ -6,13 +6,16 @@
 -- include: keys
 -- include: call
 -- include: pools
+-- include: slots
 -- include: classes
 -- include: turns
 -- include: shares
 -- include: line
 
-local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or because of its avoided server
+local MAX_SKIPS = 8    -- how often a ticket is passed over: for a warm model, or because of the server
+local NEAR_US = 2000000  -- how long a ticket that was passed over prefers its near server
 local WALK = 8         -- tickets, lines and tenants examined for a ticket that does not avoid the server
+local NEAR_SLOTS = 16  -- slots of a near server that are examined
 local MAX_ASIDE = 16   -- tenants set aside per call
 local WARM_TURNS = 16  -- broad tenants of the class examined for a ticket with a warm model
 
@@ -33,11 +36,44 @@ local function avoided_server(pool, ticket)
   return nil
 end
 
+-- The server that this ticket prefers because files that it needs are there; nil if it does not run the model, or the
+-- ticket was passed over too often or too long ago.
+local function near_server(pool, ticket)
+  local skips, since_us, avoid, near = Line.read_mark(pool, ticket.member)
+  if near == '' or near == avoid or skips >= MAX_SKIPS then return nil end
+  if since_us > 0 and Call.now - since_us >= NEAR_US then return nil end
+  if redis.call('SISMEMBER', Keys.serving(pool.name, ticket.model), near) == 0 then return nil end
+  return near
+end
+
+-- A free slot of this server, which runs the model, and the host of its workers; nil if there is none. Warm slots first,
+-- then the longest free of the first NEAR_SLOTS.
+local function free_slot_of(pool_name, name, model)
+  local server = Slots.read_server(name)
+  local free = Keys.free(pool_name, server.class, server.host)
+  local warm = Keys.warm(pool_name, server.class, model, server.host)
+  local found, best
+  for index = 0, math.min(server.top, NEAR_SLOTS) - 1 do
+    local slot = name .. '/' .. index
+    local since_us = tonumber(redis.call('ZSCORE', free, slot))
+    if since_us and redis.call('ZSCORE', warm, slot) then return slot, server.host end
+    if since_us and (not found or since_us < best) then found, best = slot, since_us end
+  end
+  return found, server.host
+end
+
+-- Whether the ticket should not run on this server now, if another ticket can: it avoids it, or prefers another one.
+local function is_misplaced(pool, ticket, server)
+  if avoided_server(pool, ticket) == server then return true end
+  local near = near_server(pool, ticket)
+  return near ~= nil and near ~= server
+end
+
 -- Counts one skip of the ticket. too_early: its tenant was not next, so that its patience does not begin.
 local function skip(pool, ticket, too_early)
-  local skips, since_us, avoid = Line.read_mark(pool, ticket.member)
+  local skips, since_us, avoid, near = Line.read_mark(pool, ticket.member)
   if since_us == 0 and not too_early then since_us = Call.now end
-  Line.set_mark(pool, ticket.member, skips + 1, since_us, avoid)
+  Line.set_mark(pool, ticket.member, skips + 1, since_us, avoid, near)
 end
 
 local function key_order_of(pool, queue, model)
@@ -135,16 +171,16 @@ local function head_of(pool, queue, class)
   return ticket_at(pool, queue, lines[1], tenant, first[2] + 0, 0, not lines[2])
 end
 
--- The first of the line's first WALK tickets that does not avoid the server, or nil.
+-- The first of the line's first WALK tickets that may run on the server, or nil.
 local function first_of_line(pool, queue, name, tenant, tag, server)
   for place = 0, WALK - 1 do
     local one = ticket_at(pool, queue, name, tenant, tag, place)
-    if not one or avoided_server(pool, one) ~= server then return one or nil end
+    if not one or not is_misplaced(pool, one, server) then return one or nil end
   end
   return nil
 end
 
--- The next ticket after a first one that avoids this server, or nil.
+-- The next ticket after a first one that is misplaced on this server, or nil.
 local function first_behind(pool, queue, class, server)
   local found
   local function look(name, tenant, tag)
@@ -190,19 +226,39 @@ local function of_another_tenant(pool, ticket)
   return ticket_at(pool, queue, line, tenant, score, 0)
 end
 
--- The next ticket for a slot of the class (with `server`: one that does not avoid it), and the index of its queue in the
--- serving order. nil if there is none, or if `reached_limit`.
+-- Whether the tenant of `other` is ahead of the ticket's tenant by more than one job and the pool's patience. Without
+-- this bound a tenant of always warm models would get eight jobs for each one of a tenant of cold models.
+local function leads_too_far(pool, other, ticket)
+  local lead = other.rank - ticket.rank - pool.patience / 1000000
+  if pool.fifo or lead <= 0 then return false end
+  return lead > Shares.estimated_seconds(other.model, other.tenant) / Pools.rules_of(other.tenant).weight
+end
+
+-- The queue's first ticket, or one behind it, for a slot of this server: the first one may avoid the server, or prefer
+-- another. A ticket that only prefers another server is not passed over for nothing: without a ticket behind it, it runs
+-- here, unless its near server is free, where a worker claims it now. nil: none.
+local function placed(pool, queue, ticket, class, server)
+  local avoids = avoided_server(pool, ticket) == server
+  local near = not avoids and near_server(pool, ticket)
+  if not avoids and (not near or near == server) then return ticket end
+  local other = first_behind(pool, queue, class, server)
+  if not avoids then
+    if other and leads_too_far(pool, other, ticket) then other = nil end
+    if not other and not free_slot_of(pool.name, near, ticket.model) then return ticket end
+  end
+  skip(pool, ticket)
+  return other
+end
+
+-- The next ticket for a slot of the class (with `server`: of that server), and the index of its queue in the serving
+-- order. nil if there is none, or if `reached_limit`.
 local function best_ticket(pool, class, server)
   local models = Classes.without_kept(pool.name, class[2])
   if models ~= class[2] then class = { class[1], models } end
   for place, queue in ipairs(Shares.queues_in_order(pool)) do
     local ticket = head_of(pool, queue, class)
     if ticket and pool.failing > 0 then ticket = of_another_tenant(pool, ticket) end
-    if ticket and server and avoided_server(pool, ticket) == server then
-      local other = first_behind(pool, queue, class, server)
-      skip(pool, ticket)
-      ticket = other
-    end
+    if ticket and server and pool.marked > 0 then ticket = placed(pool, queue, ticket, class, server) end
     if ticket then ticket.overtakes = overtakes(pool, ticket, class) end
     if reached_limit() then return nil end
     if ticket then return ticket, place end
@@ -227,23 +283,15 @@ local function first_of_tenant(pool, ticket, models)
   return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
 end
 
--- Whether the tenant of `other` is ahead of the ticket's tenant by more than one job and the pool's patience. Without
--- this bound a tenant of always warm models would get eight jobs for each one of a tenant of cold models.
-local function leads_too_far(pool, other, ticket)
-  local lead = other.rank - ticket.rank - pool.patience / 1000000
-  if pool.fifo or lead <= 0 then return false end
-  return lead > Shares.estimated_seconds(other.model, other.tenant) / Pools.rules_of(other.tenant).weight
-end
-
 -- The ticket, or one of the same queue for a model that is warm on the slot (',a,b,'), because loading a model costs more
 -- than a changed order. The pool's patience and MAX_SKIPS bound how long and how often a ticket is delayed.
 local function prefer_warm(pool, ticket, warm, class, server)
   if pool.patience <= 0 or Classes.serves(warm, ticket.model) then return ticket end
   local models = Classes.shared_models(warm, Classes.without_kept(pool.name, class[2]))
   if models == ',' then return ticket end
-  if not may_wait(pool, ticket) then return ticket end
+  if not may_wait(pool, ticket) or (pool.marked > 0 and near_server(pool, ticket) == server) then return ticket end
   local other = search_warm(pool, ticket.queue, class, models)
-  if not other or leads_too_far(pool, other, ticket) or avoided_server(pool, other) == server then return ticket end
+  if not other or leads_too_far(pool, other, ticket) or is_misplaced(pool, other, server) then return ticket end
   local own = other.tenant ~= ticket.tenant and first_of_tenant(pool, other, class[2])
   if own then
     if not may_wait(pool, own) then return ticket end
@@ -270,7 +318,8 @@ local function take_ticket(pool, ticket)
 end
 
 return {
-  avoided_server = avoided_server, best_ticket = best_ticket, last_model = last_model, precedes = precedes,
+  avoided_server = avoided_server, best_ticket = best_ticket, free_slot_of = free_slot_of, last_model = last_model,
+  near_server = near_server, precedes = precedes,
   prefer_warm = prefer_warm, priority_of = priority_of, reached_limit = reached_limit, take_ticket = take_ticket,
   MAX_SKIPS = MAX_SKIPS,
 }

@@ -2,6 +2,7 @@
 -- became free.
 -- include: keys
 -- include: call
+-- include: slots
 -- include: classes
 
 -- `pending` counts, per host, wakes that were sent and not used yet; fill.lua resets it, so that a lost wake delays a job
@@ -80,9 +81,9 @@ local function open_hosts(pool_name, class)
   return hosts
 end
 
--- The wakes for new tickets. added: tickets by model. Per host: min(its free slots - pending wakes, new tickets).
--- Returns them flat: pool, host, count, …
-local function wakes_for_tickets(pool_name, classes, added)
+-- The wakes for new tickets. added: tickets by model. near: those that prefer a server, {{model, server}, …}, or nil: its host is
+-- woken first. Per host: min(its free slots - pending wakes, new tickets). Returns them flat: pool, host, count, …
+local function wakes_for_tickets(pool_name, classes, added, near)
   local spare = {}
   local function spare_slots(host)
     if spare[host] then return spare[host] end
@@ -92,6 +93,15 @@ local function wakes_for_tickets(pool_name, classes, added)
     return count
   end
   local sent = {}
+  for _, one in ipairs(near or {}) do
+    local server = Slots.read_server(one[2])
+    if server and server.pool == pool_name and Classes.serves(server.models, one[1]) and
+      listed(pool_name, server.class, server.host) > 0 and spare_slots(server.host) > 0 then
+      local host = server.host
+      sent[host], spare[host] = (sent[host] or 0) + 1, spare[host] - 1
+      added[one[1]] = added[one[1]] - 1
+    end
+  end
   for model, wanted in pairs(added) do
     for _, class in ipairs(classes) do
       if wanted > 0 and Classes.serves(class[2], model) then
