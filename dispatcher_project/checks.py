@@ -39,21 +39,120 @@ ONLY_ON_SQLITE = (
     "tests/jobs/explain",
     "tests/mutations",
     "tests/verification",
-    # their queries also run on PostgreSQL in tests/gpus/registry, tests/jobs/api, tests/workflows/api,
-    # tests/jobs/callbacks/test_deliver.py and tests/admin_ui/test_pages.py
-    "tests/admin_ui/dashboard",
-    "tests/admin_ui/test_flower_page.py",
-    "tests/admin_ui/test_live.py",
-    "tests/admin_ui/test_secure_answers.py",
-    "tests/admin_ui/test_session_limits.py",
-    "tests/admin_ui/test_strict_policy.py",
+    # commands, pages, the client and routes call what tests/jobs, tests/gpus and tests/workflows test
+    # on PostgreSQL; queries of pages also run there in tests/admin_ui/test_pages.py and test_keyset.py
+    *(
+        f"tests/admin_ui/{name}"
+        for name in (
+            "dashboard",
+            "test_accessibility.py",
+            "test_audited.py",
+            "test_bulk_page.py",
+            "test_flower_page.py",
+            "test_links.py",
+            "test_live.py",
+            "test_rerun_page.py",
+            "test_run_page.py",
+            "test_secure_answers.py",
+            "test_session_limits.py",
+            "test_sign_in.py",
+            "test_strict_policy.py",
+        )
+    ),
     "tests/dispatcher_client",
+    "tests/dispatcher_project/cli",
+    "tests/dispatcher_project/management",
+    "tests/dispatcher_project/test_keys_command.py",
     "tests/gpus/api",
     "tests/gpus/health",
-    "tests/jobs/api/test_request_headers.py",
-    "tests/jobs/callbacks/test_bad_receivers.py",
-    "tests/jobs/callbacks/test_pinned_post.py",
-    "tests/jobs/callbacks/test_refused_origins.py",
+    "tests/gpus/reports",
+    *(
+        f"tests/jobs/api/test_{name}.py"
+        for name in (
+            "artifacts",
+            "body_budget",
+            "default_queue_limit",
+            "foreign_keys",
+            "keys",
+            "keys_kept_secret",
+            "limits",
+            "machine_metrics",
+            "progress",
+            "request_headers",
+            "rerun",
+            "run_artifacts",
+            "submit_files",
+            "tenants",
+            "workers",
+        )
+    ),
+    "tests/workflows/api/test_schedules.py",
+    # what a worker or a sweep decides, on rows that others of their folder write and read on PostgreSQL
+    *(
+        f"tests/jobs/callbacks/test_{name}.py"
+        for name in (
+            "bad_receivers",
+            "delivery_worker",
+            "pinned_post",
+            "refused_origins",
+            "sample",
+            "signing",
+        )
+    ),
+    *(
+        f"tests/jobs/execution/test_{name}.py"
+        for name in (
+            "artifact_inputs",
+            "background_cancel",
+            "before_sending",
+            "cancel_held",
+            "cancel_in_line",
+            "circuits",
+            "cog_jobs",
+            "cut_off_workers",
+            "deadline_of_a_run",
+            "leases_that_do_not_run",
+            "limits_of_tenants",
+            "llm_jobs",
+            "lost_plain_server",
+            "memory_of_runs",
+            "missing_runner",
+            "operate",
+            "prefetched",
+            "refusals_and_charges",
+            "refused_credentials",
+            "run_uploads",
+            "server_backoff",
+            "shown_runs",
+            "standing",
+            "suspect_after_rebuild",
+            "switched_off",
+            "the_jobs_own_times",
+            "time_slice",
+            "unadoptable_leases",
+        )
+    ),
+    *(
+        f"tests/jobs/sweeps/test_{name}.py"
+        for name in (
+            "busy_plain_servers",
+            "expired_prefetched",
+            "fleet_circuits",
+            "fleet_time",
+            "generation",
+            "layout_overlap",
+            "lock_sync",
+            "quarantine",
+            "runner",
+            "shares",
+            "unknown_runs",
+            "unproven_slots",
+        )
+    ),
+    *(
+        f"tests/workflows/test_{name}.py"
+        for name in ("artifacts", "laws", "queue_workflows_behaviours", "restarts")
+    ),
 )
 """Tests that the run on PostgreSQL neither imports nor repeats."""
 

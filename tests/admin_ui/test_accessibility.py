@@ -1,5 +1,5 @@
-"""Every admin page has a main region, a skip link and one heading of level one; lists fit a phone. The pages
-come from the URL conf, so that a new page is covered."""
+"""Every admin page has a main region, a skip link, one heading of level one, and no style or script inside;
+lists fit a phone. The pages come from the URL conf, so that a new page is covered."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ NO_PAGES = frozenset(
 """Routes without arguments that are fragments, answers to a button, or another program's pages."""
 LISTS = ("jobs_job", "admin_ui_deadletter", "jobs_callback", "jobs_callbacktry", "gpus_auditentry")
 PHONE = (390, 844)
+INLINE = re.compile(
+    r"<style\b[^>]*>|<script\b(?![^>]*(?:\bsrc=|application/json))[^>]*>"
+    r"|<[a-z][^>]*\s(?:style|on[a-z]+)=[^>]*>"
+)
+"""What the Content-Security-Policy forbids."""
 MAX_HEIGHT = 4000
 """CSS pixels of a list of 50 rows."""
 
@@ -59,9 +64,9 @@ def pages() -> list[str]:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("fake_ports")
-def test_every_page_has_a_main_region_a_skip_link_and_one_heading(boss: Client) -> None:
+def test_every_page_has_a_main_region_one_heading_and_no_inline_style_or_script(boss: Client) -> None:
     fill(jobs=12)
-    found = {}
+    found: dict[str, object] = {}
     looked = 0
     for path in pages():
         answer = boss.get(path, follow=True)
@@ -73,6 +78,8 @@ def test_every_page_has_a_main_region_a_skip_link_and_one_heading(boss: Client) 
         counts = [len(re.findall(re.escape(mark), page)) for mark in marks]
         if counts != [1, 1, 1]:
             found[path] = counts
+        if inline := INLINE.findall(page):
+            found[f"{path} inline"] = inline
     assert found == {}
     assert looked > 50
 

@@ -326,7 +326,7 @@ def built(draw: Any) -> tuple[Workflow, dict[str, Any]]:  # noqa: PLR0915
     return wf, {"name": "w", "nodes": nodes, "output": {"result": written}}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(built())
 def test_random_graphs_are_the_json_by_hand_and_are_accepted(
     found: tuple[Workflow, dict[str, Any]],

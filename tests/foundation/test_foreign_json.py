@@ -27,14 +27,14 @@ JSON = st.recursive(
 BRACKETS = '[]{},:"\\ \n1a'
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(JSON)
 def test_json_written_by_python_is_read_back(value: Any) -> None:
     assert read(json.dumps(value).encode()) == value
     assert read(json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "surrogatepass")) == value
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200) | st.text(BRACKETS, max_size=60).map(str.encode))
 def test_any_bytes_are_a_value_or_not_readable(body: bytes) -> None:
     bounds = Bounds(containers=8, values=12, depth=4)
@@ -134,7 +134,7 @@ def test_the_bounds_are_checked_before_anything_is_parsed(monkeypatch: pytest.Mo
 NUMBER_PIECES = ["1" * 307, "0" * 309, "9", "e", "E", "e+", "-", ",", " " * 301]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(NUMBER_PIECES), max_size=9))
 def test_a_large_number_is_seen_wherever_windows_end(pieces: list[str]) -> None:
     body = "".join(pieces).encode()

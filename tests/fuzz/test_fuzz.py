@@ -20,7 +20,7 @@ from .mutate import variations
 from .parser import Parser
 
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
-IN_THE_GATE = 500
+IN_THE_GATE = 200
 VARIATIONS = 250 if CASES else 25
 MAX_SECONDS = 5.0
 """Of processor time for one input, of 20 kB at most."""

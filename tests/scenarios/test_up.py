@@ -1,17 +1,27 @@
-"""`manage.py up` as a user meets it: real processes, real ports, a job through the demo fleet."""
+"""`manage.py up` as a user meets it: real processes, real ports, a job through the demo fleet.
+
+`old_data_folder/db.sql` is the database that version 0.1 of 2026-11-25 (before rooms and names changed) left
+behind when it was killed, with jobs in every state. It has no keys and no passwords: `up` makes new ones.
+Its times are moved to now: a day later the deadlines of its jobs are over.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +30,7 @@ import pytest
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import find_valkey
 from tests.support.processes import is_alive
+from tests.support.system.running import SHORT_WAITS
 from tests.support.system.up import Up
 from tests.support.waiting import wait_for
 
@@ -35,13 +46,22 @@ PROCESSES = {
     "valkey", "demo", "web", "gpu_worker", "sweeps", "callbacks", "beat", "flower", "guard", "up",
 }  # fmt: skip
 
+LEFT_AT = datetime(2026, 11, 26, 10, 40, 42, tzinfo=UTC)
+BEFORE = {
+    "cancelled": 1, "completed": 17, "failed": 3, "queued": 1, "retrying": 1, "running": 5, "scheduled": 1,
+}  # fmt: skip
+AFTER = {"cancelled": 1, "completed": 23, "failed": 4, "scheduled": 1}
+"""The job that was retrying fails in all its attempts."""
+OWN_JOBS = 3
+"""Those that the test submits."""
+
 
 @pytest.fixture
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(*options: str) -> Up:
-        started.append(Up(tmp_path_factory.mktemp("u") / "var", *options))
+    def start(folder: Path, *options: str, environment: Mapping[str, str]) -> Up:
+        started.append(Up(folder, *options, environment=environment))
         return started[-1]
 
     yield start
@@ -51,10 +71,16 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up
             running.process.wait()
 
 
-def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..., Up]) -> None:
-    """On the demo fleet, and on models that `up` holds itself. The second start, on the folder of the first,
-    knows its keys and its jobs."""
-    up = start("--local")
+def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(
+    start: Callable[..., Up], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """On the demo fleet, and on models that `up` holds itself. The first start, on the folder of an older
+    version, goes on with its jobs; the second knows the keys and the jobs of the first."""
+    folder = tmp_path_factory.mktemp("u") / "var"
+    leave_jobs_of_an_older_version(folder)
+    assert states(folder) == BEFORE
+    environment = {**SHORT_WAITS, "DISPATCHER_RECONCILE_SECONDS": "2"}
+    up = start(folder, "--local", environment=environment)
     facts = up.facts()
     assert set(facts) == KEYS
     assert set(facts["pids"]) == PROCESSES | {"local"}
@@ -80,7 +106,7 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
     job = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
     up.kill(*holding)
 
-    again = Up(up.folder)
+    again = start(folder, environment=environment)
     try:
         later = again.facts()
         assert set(later["pids"]) == PROCESSES
@@ -88,6 +114,8 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
             assert later[name] == facts[name]
         finished = again.ask(f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
         assert finished["status"] == "completed"
+        ended = {**AFTER, "completed": AFTER["completed"] + OWN_JOBS}
+        wait_for(lambda: states(folder) == ended, seconds=120, what="the ends of the old jobs")
     finally:
         again.process.send_signal(signal.SIGINT)
         assert again.process.wait(90) == 0, again.output.read_text()
@@ -95,6 +123,28 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
     assert again.left() == []
     assert not (up.folder / "up.json").exists()
     assert not (up.folder / "up.env").exists()
+
+
+def leave_jobs_of_an_older_version(folder: Path) -> None:
+    folder.mkdir()
+    dump = Path(__file__).parent / "old_data_folder" / "db.sql"
+    with closing(sqlite3.connect(folder / "db.sqlite3")) as database:
+        database.executescript(_as_of_now(dump.read_text()))
+
+
+def _as_of_now(dump: str) -> str:
+    """By whole hours, of which sums are kept."""
+    later = timedelta(hours=(datetime.now(UTC) - LEFT_AT) // timedelta(hours=1))
+
+    def moved(time: re.Match[str]) -> str:
+        return f"'{datetime.fromisoformat(time[1]) + later}"
+
+    return re.sub(r"'(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d)", moved, dump)
+
+
+def states(folder: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(folder / "db.sqlite3")) as database:
+        return dict(Counter(state for (state,) in database.execute("SELECT state FROM jobs_job")))
 
 
 def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:

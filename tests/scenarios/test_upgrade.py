@@ -18,7 +18,7 @@ from verification.proving.upgrade import (
     rolling_upgrade,
 )
 
-pytestmark = [pytest.mark.scenario]
+pytestmark = [pytest.mark.scenario, pytest.mark.by_hand]
 
 BEFORE_LAYOUTS_HAD_ROWS = "688dbe0"
 """The last version whose processes know nothing of the row that says which layout is in use."""
@@ -27,7 +27,10 @@ BEFORE_LAYOUTS_HAD_ROWS = "688dbe0"
 def test_a_rolling_upgrade_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """From the version before, where this clone has it, to this one with another layout.
 
-    `manage.py prove_upgrade` plays it longer, and from version to version of one layout."""
+    It takes 78 CPU seconds. In the gate tests/jobs/sweeps/test_index_switch.py and test_layout_overlap.py
+    test the switch, the simulation plays two versions, and tests/dispatcher_project/test_migrations.py looks
+    for columns that older processes could not leave out. `manage.py prove_upgrade` plays it longer, and from
+    version to version of one layout."""
     if find_valkey() is None:
         pytest.skip("no Valkey or Redis server binary")
     raised = copy_of_present(tmp_path / "raised")

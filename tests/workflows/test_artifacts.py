@@ -15,7 +15,7 @@ from workflows import erasing, operations
 from workflows.execution import writes
 from workflows.models import Node
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
 
 

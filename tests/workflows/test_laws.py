@@ -18,7 +18,7 @@ from workflows import operations
 from workflows.domain.states import NodeState, RunState
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 DEFINITION: dict[str, Any] = {
     "nodes": {
         "a": model(payload={"echo": {"$ref": "inputs.x"}}),

@@ -21,7 +21,7 @@ from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run, RunEvent, Wait
 from workflows.tasks import advance_now
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(theatre: Theatre) -> None:

@@ -80,11 +80,10 @@ def test_a_list_is_read_in_the_order_of_an_index(
     [listing] = [query["sql"] for query in seen.captured_queries if "ORDER BY" in query["sql"]
                  and "jobs_job" in query["sql"]]  # fmt: skip
     assert "LIMIT 21" in listing
-    if connection.vendor == "sqlite":
-        with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN QUERY PLAN {listing}")
-            plan = str(cursor.fetchall())
-        assert "TEMP B-TREE" not in plan, plan
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {listing}")
+        plan = str(cursor.fetchall())
+    assert "TEMP B-TREE" not in plan, plan
 
 
 @pytest.mark.parametrize(

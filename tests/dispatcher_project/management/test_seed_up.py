@@ -32,7 +32,7 @@ from workflows.models import Version
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Schedule
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def test_the_admin_is_created_once_with_the_folders_password() -> None:

@@ -325,7 +325,6 @@ def test_no_bootstrap_uses_the_running_python_from_any_folder(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("command", "settings"),
     [
-        ("top --help", ""),
         ("create_key -h", "dispatcher_project.settings.production"),
         ("migrate --data-dir nowhere --help", ""),
     ],

@@ -78,8 +78,6 @@ def test_a_node_serves_until_it_is_stopped(command):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (signal.SIGTERM, signal.SIGTERM),
-        (signal.SIGINT, signal.SIGINT),
         (signal.SIGTERM, signal.SIGINT),
         (signal.SIGINT, signal.SIGTERM),
     ],

@@ -18,7 +18,7 @@ def run(client: Client, most_ordered: int) -> None:
     run_state_machine_as_test(
         type("Machine", (LeaseMachine,), {"client": client, "most_ordered": most_ordered}),
         settings=settings(
-            max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=10, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 

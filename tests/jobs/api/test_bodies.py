@@ -64,7 +64,7 @@ def beyond_a_schema(value: Any) -> bool:
 @example(value=RIGHT | {"tags": ["a"] * 21})
 @example(value=RIGHT | {"if_busy": 1})
 @example(value=dict.fromkeys(BatchItem.model_fields) | RIGHT)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_model_takes_what_its_schema_allows(body: type[Body], value: Any) -> None:
     if not beyond_a_schema(value):
         is_right = Draft202012Validator(json_schema(body)).is_valid(value)

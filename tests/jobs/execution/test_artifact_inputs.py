@@ -33,7 +33,7 @@ from tests.support.servers.artifact_store import serving_store
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @dataclass

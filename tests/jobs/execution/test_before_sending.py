@@ -14,7 +14,7 @@ from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, OLD, OVER, by_hand
 from tests.support.shop import state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 LEASE_SECONDS = settings.DISPATCHER.lease_seconds
 

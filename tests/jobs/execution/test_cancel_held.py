@@ -15,7 +15,7 @@ from tests.support.shop import state
 
 __all__ = ["hands"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def cancel(hands: Hands, job: object) -> None:

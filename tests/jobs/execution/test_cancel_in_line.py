@@ -13,7 +13,7 @@ from tests.jobs.execution.by_hand import by_hand
 from tests.support.factories import make_job
 from tests.support.shop import state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_the_ticket_of_a_cancelled_job_is_removed(shop):

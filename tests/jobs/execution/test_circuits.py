@@ -21,7 +21,7 @@ from tests.support.factories import make_server
 from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 RULES = CircuitRules(failures=3, rest_seconds=600.0)
 JOBS = 12

@@ -22,7 +22,7 @@ from tests.jobs.sweeps.conftest import LEASE_SECONDS, NoRedis, World, world
 
 __all__ = ["world"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @dataclass

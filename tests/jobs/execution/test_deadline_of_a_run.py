@@ -14,7 +14,7 @@ from tests.jobs.execution.by_hand import by_hand
 from tests.support.fakes import WrongClocks
 from tests.support.shop import Shop, state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.parametrize(

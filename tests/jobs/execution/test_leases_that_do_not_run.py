@@ -20,7 +20,7 @@ from tests.jobs.execution.by_hand import OLD, by_hand
 from tests.support.factories import make_job, make_running
 from tests.support.shop import state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def releases(hands) -> list[tuple[str, ReleaseMode, float | None]]:

@@ -12,7 +12,7 @@ from jobs.operations.tenants import change_rules
 from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def tenant(name: str) -> Tenant:

@@ -16,7 +16,7 @@ from tests.support.servers.llm_server import USAGE, WORDS, LlmServer
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
 

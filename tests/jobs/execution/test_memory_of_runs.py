@@ -18,7 +18,7 @@ from tests.jobs.execution.prefetch_by_hand import hands
 
 __all__ = ["hands"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Brought(dict[str, Any]):

@@ -20,7 +20,7 @@ from tests.support.servers.cog_server import CogServer
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

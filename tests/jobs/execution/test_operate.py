@@ -20,7 +20,7 @@ from jobs.transitions import End
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START, Told, make_ports
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def make_dead_letter() -> Job:

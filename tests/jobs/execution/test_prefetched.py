@@ -30,7 +30,7 @@ from tests.support.shop import Shop, state
 
 __all__ = ["hands"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 # -- when it goes back into the line -----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.support.factories import make_job, make_running
 from tests.support.shop import state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monkeypatch):

@@ -56,7 +56,6 @@ def is_open(shop: Shop) -> bool:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 @pytest.mark.parametrize("kind", ["sync", "async", "cog", "openai", "ollama"], indirect=True)
 def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(shop: Shop) -> None:
     jobs = [shop.submit({"prompt": "x"}) for _ in range(JOBS)]
@@ -73,7 +72,6 @@ def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(shop: Shop) 
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 def test_jobs_run_once_the_servers_header_is_set(shop: Shop) -> None:
     jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
     worker = shop.worker()

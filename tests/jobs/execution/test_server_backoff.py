@@ -71,7 +71,6 @@ def test_a_retry_after_below_a_second_does_not_stop_the_doubling(worker, asked):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 def test_a_server_that_accepts_a_run_has_answered(shop):
     """Long before that run's end, which may come elsewhere."""
     hands = by_hand(shop, Accepted("r1"))
@@ -85,7 +84,6 @@ def test_a_server_that_accepts_a_run_has_answered(shop):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 def test_the_backoff_is_part_of_the_release(shop):
     hands = by_hand(shop, GpuBusy(retry_after_seconds=1e9))
     hands.submit()

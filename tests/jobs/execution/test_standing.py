@@ -19,7 +19,7 @@ from tests.support.factories import make_job, make_running
 from tests.support.fakes import AbsentLeases, Told, make_ports
 from tests.support.shop import state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 BY = "user:boss"
 

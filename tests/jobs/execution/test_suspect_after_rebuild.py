@@ -12,7 +12,7 @@ from gpus.models import QuarantinedSlot
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_suspect_slot_stays_in_quarantine_if_its_end_is_committed_after_a_rebuild(shop, valkey):

@@ -21,7 +21,7 @@ from tests.support.shop import Shop, state
 from tests.support.system.gates import open_gate
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 ASYNC = pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
 BOTH = pytest.mark.parametrize("shop", [{"mode": "sync"}, {"mode": "async"}], indirect=True)
 

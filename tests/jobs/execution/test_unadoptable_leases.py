@@ -20,7 +20,7 @@ from tests.jobs.execution.by_hand import Hands, by_hand
 from tests.support.factories import make_server
 from tests.support.shop import state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 HELD = "gpu-0"
 """The server of the run that no worker can adopt; the other jobs run on `gpu-1`."""

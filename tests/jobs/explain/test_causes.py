@@ -13,7 +13,7 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from .injected import CAUSES, first_reason
 from .scene import Scene
 
-FEW, MANY = 8, 50
+FEW, MANY = 2, 50
 RIGHT = 0.95
 
 

@@ -25,7 +25,7 @@ class AtOnce(EventHorizon):
 @pytest.fixture
 def lives() -> Lives:
     lives = Lives()
-    lives.play(40, minutes=50)
+    lives.play(20, minutes=50)
     return lives
 
 

@@ -310,6 +310,7 @@ _ERRORS = sorted(
 )
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("error", _ERRORS)
 @pytest.mark.parametrize("live", [AttemptState.SENT, AttemptState.WAITING])
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -1,4 +1,4 @@
-"""Sixty short histories of the real protocol break no law; a seed always gives the same history.
+"""A few short histories of the real protocol break no law; a seed always gives the same history.
 
 `manage.py simulate` plays more and longer ones (docs/explanation/simulation.md)."""
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
-SEEDS, PARTS = 40, 8
+SEEDS, PARTS = 16, 4
 JOBS, FAULTS = 6, 6
 
 

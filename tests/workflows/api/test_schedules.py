@@ -13,7 +13,7 @@ from tests.support.fakes import ManualClock
 from workflows.schedules.models import Firing, Schedule
 from workflows.sweeps import due_schedules
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.usefixtures("zimg")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
 
 SUBMIT = {"model": "zimg", "payload": {"day": {"$ref": "due_at"}}}
 DAILY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "submit": SUBMIT}

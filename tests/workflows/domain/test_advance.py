@@ -306,7 +306,7 @@ _outcomes = st.sampled_from(
 )
 
 
-@settings(max_examples=CASES or 200, deadline=None)
+@settings(max_examples=CASES or 80, deadline=None)
 @given(
     definitions(),
     st.lists(_outcomes, min_size=9, max_size=9),

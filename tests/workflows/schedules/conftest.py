@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models import Min
 
 from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
@@ -47,10 +48,15 @@ class Stage:
         ended_firings.sweep(self.ports)
         return self.due(self.ports)
 
-    def run_for(self, seconds: float, step: float = 1.0) -> None:
-        """Sweep each second of so many."""
-        for _ in range(int(seconds / step)):
-            self.clock.move(step)
+    def run_for(self, seconds: float) -> None:
+        """Sweep ten times in so many seconds, and at each due time."""
+        until = self.clock.now() + timedelta(seconds=seconds)
+        while (now := self.clock.now()) < until:
+            step = min(now + timedelta(seconds=max(1.0, seconds / 10)), until)
+            due = Schedule.objects.filter(next_at__gt=now, next_at__lt=step).aggregate(at=Min("next_at"))[
+                "at"
+            ]
+            self.clock.at = due or step
             self.sweep()
 
     def end_jobs(self, state: JobState = JobState.COMPLETED, result: Any = None, **of: Any) -> None:

@@ -154,7 +154,7 @@ def test_a_clock_that_steps_back_repeats_nothing(stage: Stage) -> None:
     stage.run_for(180)
     stage.clock.at -= timedelta(hours=1)
     stage.put(submit={**SUBMIT, "tags": ["edited"]})
-    stage.run_for(3600, step=30)
+    stage.run_for(3600)
     assert len(starts(schedule)) == 3
     stage.run_for(60)
     assert len(starts(schedule)) == Job.objects.count() == 4
@@ -256,7 +256,7 @@ def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: S
     stage.end_jobs()
     stage.run_for(4)
     assert told(schedule) == [("started", "", 1), ("started", "", 1)]
-    stage.run_for(900, step=5)
+    stage.run_for(900)
     assert told(schedule)[2:] == [("skipped", "tenant_queue_full", 1)] * 2
     assert Job.objects.filter(finished_at=None).count() == 1
 
@@ -281,7 +281,7 @@ def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage
     assert row.error_code == "unknown_timezone"
     assert told(schedule) == [("skipped", "unknown_timezone", 1)]
     Schedule.objects.update(timezone="Europe/Berlin")
-    stage.run_for(600, step=5)
+    stage.run_for(600)
     row = Schedule.objects.get()
     assert row.error_code == ""
     assert row.next_at is not None
@@ -353,7 +353,7 @@ def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     schedule = stage.put(catch_up="all")
     stage.run_for(60)
     operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)
-    stage.run_for(600, step=10)
+    stage.run_for(600)
     assert len(told(schedule)) == 1
     operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(60)

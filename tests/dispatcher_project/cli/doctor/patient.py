@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from dispatcher_project.cli.doctor import examine
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
@@ -72,11 +71,6 @@ class Patient:
 
 @pytest.fixture
 def patient(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
-    # SQLite has no clock, and PostgreSQL's is not the test's
-    checks = [
-        one for one in examine.CHECKS if one is not examine.parts.clocks or connection.vendor == "sqlite"
-    ]
-    monkeypatch.setattr(examine.examine, "__defaults__", (tuple(checks),))
     world.server()
     Server.objects.update(healthy=True, checked_at=world.clock.now())
     write_runs(
