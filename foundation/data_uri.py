@@ -53,9 +53,14 @@ def read_data_uri(text: str) -> tuple[str, bytes]:
     data = text[head.length :]
     if head.is_base64:
         return head.media_type, decode_base64(data)
-    if _ESCAPE.search(data) or not data.isascii():
+    return head.media_type, decode_percent(data)
+
+
+def decode_percent(text: str) -> bytes:
+    """Decode percent-encoded text. Raises BadDataUri."""
+    if _ESCAPE.search(text) or not text.isascii():
         raise BadDataUri("the data of the data: URI is not percent-encoded")
-    return head.media_type, unquote_to_bytes(data)
+    return unquote_to_bytes(text)
 
 
 def decode_base64(text: str) -> bytes:

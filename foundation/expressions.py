@@ -99,6 +99,11 @@ class Expression:
     parts_per_value: int
     _parsed: ParsedResult
 
+    @property
+    def tree(self) -> Node:
+        """The parsed expression: nodes with a type, children and, some of them, a value."""
+        return self._parsed.parsed  # type: ignore[no-any-return]
+
     def search(self, value: Any) -> Any:
         """Return the selected part of a JSON value; None without a match. Raises SearchFailed."""
         try:
