@@ -1,13 +1,15 @@
 """The fields of payloads and results that hold files, as their JSON Schema marks them: a text with
 `format: "uri"` and a `contentMediaType`, such as ``image/png`` or ``image/*``.
 
-The server gets a URL there. A client may give an artifact, a `data:` URI or a URL.
+In a payload the server gets a URL there, and a client may give an artifact, a `data:` URI or a URL. In a
+result the server may also answer base64: with `contentEncoding: "base64"` in place of the format, or without
+either where the type is of no text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -19,6 +21,9 @@ MAX_STEPS = 20_000
 """Subschemas that are looked at, counted again wherever a $ref leads to them."""
 _HERE = ("allOf", "anyOf", "oneOf")
 _BRANCHES = ("if", "then", "else")
+_BASE64 = ("base64", "base64url")
+_NO_TEXT = ("image/", "audio/", "video/", "font/", "model/", "application/octet-stream")
+"""Bytes of these types can't stand in a JSON text as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +75,21 @@ class FileFields:
 
 
 @lru_cache(maxsize=256)
-def file_fields(schema_text: str) -> FileFields | None:
+def file_fields(schema_text: str, *, of_result: bool = False) -> FileFields | None:
     """Return the places for files of a schema; None if it has none. schema_text: canonical, as
-    `ForeignSchema.text`."""
+    `ForeignSchema.text`. of_result: of a result, not of a payload."""
     if '"contentMediaType"' not in schema_text:
         return None
     root = _Node()
-    _Reader(json.loads(schema_text)).read(root)
+    _Reader(json.loads(schema_text), _is_output if of_result else _is_input).read(root)
     return None if root.is_empty else FileFields(root)
 
 
 class _Reader:
     """Collects the places of a schema. A part that refers to itself is not followed into itself."""
 
-    def __init__(self, schema: Any) -> None:
-        self._schema = schema
+    def __init__(self, schema: Any, is_file: Callable[[Mapping[str, Any], str], bool]) -> None:
+        self._schema, self._is_file = schema, is_file
         self._steps = 0
 
     def read(self, root: _Node) -> None:
@@ -98,7 +103,7 @@ class _Reader:
         if isinstance(reference, str) and reference not in under_way:
             self._read(self._target(reference), node, (*under_way, reference))
         media_type = schema.get("contentMediaType")
-        if isinstance(media_type, str) and schema.get("format") == "uri" and _is_text(schema):
+        if isinstance(media_type, str) and _is_text(schema) and self._is_file(schema, media_type):
             node.media_types.append(media_type)
         for name in _HERE:
             for one in schema.get(name) if isinstance(schema.get(name), list) else ():  # type: ignore[union-attr]
@@ -141,6 +146,17 @@ class _Reader:
             else:
                 return None
         return found
+
+
+def _is_input(schema: Mapping[str, Any], media_type: str) -> bool:
+    return schema.get("format") == "uri"
+
+
+def _is_output(schema: Mapping[str, Any], media_type: str) -> bool:
+    encoding = schema.get("contentEncoding")
+    if encoding is not None:
+        return bool(encoding in _BASE64)
+    return schema.get("format") == "uri" or media_type.strip().lower().startswith(_NO_TEXT)
 
 
 def _is_text(schema: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.big_fleet_meters import Ledger
+from foundation.long_texts import LongTexts
 from gpus.errors import Interrupted
 from gpus.runners.base import Abort, Response
 from verification.simulation.scheduler import Event, Scheduler
@@ -35,6 +36,7 @@ class SimulatedGpus:
         ca_pem: str | None = None,
         abort: Abort | None = None,
         on_sent: Callable[[], None] | None = None,
+        long_texts: LongTexts | None = None,
     ) -> Response:
         server, model = urlsplit(url).netloc, urlsplit(url).path.strip("/")
         if method == "GET":

@@ -62,13 +62,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that the key may submit to. payload_schema: a JSON Schema; None: any object.
-    typical_run_seconds: median of the tenant's own jobs."""
+    """A model that the key may submit to. payload_schema: a JSON Schema; None: any object. result_schema: of
+    its results; None: any. typical_run_seconds: median of the tenant's own jobs."""
 
     model: str
     payload_schema: Any
     paused: bool
     typical_run_seconds: float | None
+    result_schema: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
 from foundation.json_paths import Path
-from foundation.json_text import NotReadable, may_be_unstorable
+from foundation.json_text import NotReadable
 
 LONG_BYTES = 16 * 1024
 """A longer text goes to the file."""
@@ -54,14 +54,14 @@ class TextTooLong(Exception):
 
 
 class LongTexts:
-    """The long texts of one document. max_rest: of the document without them, in bytes; max_long: of them
-    all.
+    """The long texts of one document. max_rest: of the document without them, in bytes; spare: that it may
+    have beyond; max_long: of them all.
 
     `feed` and `finish` read the document; then the texts can be read from any thread.
     """
 
-    def __init__(self, *, max_rest: int, max_long: int) -> None:
-        self._max_rest, self._max_long = max_rest, max_long
+    def __init__(self, *, max_rest: int, max_long: int, spare: int = 0) -> None:
+        self.max_rest, self.max_long, self.spare = max_rest, max_long, spare
         self._rest = bytearray()
         self._file: IO[bytes] | None = None
         self._ends: list[int] = []
@@ -71,6 +71,11 @@ class LongTexts:
         """The text that is being read, while it is short; None: outside of texts, or in a long one."""
         self._is_long = self._ends_escaped = False
         self.restored_bytes = 0
+
+    @property
+    def max_bytes(self) -> int:
+        """Of the whole document."""
+        return self.max_rest + self.spare + self.max_long
 
     @property
     def rest_bytes(self) -> int:
@@ -91,7 +96,7 @@ class LongTexts:
             end = len(piece) if in_long else first + _WINDOW_BYTES
             self._read_window(piece[first:end])
             first = end
-        if len(self._rest) + len(self._text or b"") > self._max_rest:
+        if len(self._rest) + len(self._text or b"") > self.max_rest + self.spare:
             raise RestTooLong
 
     def finish(self) -> bytes:
@@ -150,7 +155,7 @@ class LongTexts:
                 return
             part, self._text, self._is_long = bytes(self._text), None, True
         self._size += len(part)
-        if self._size > self._max_long:
+        if self._size > self.max_long:
             raise LongTextsTooLong
         try:
             if self._file is None:
@@ -169,19 +174,15 @@ class LongTexts:
         first = self._ends[number - 1] if number else 0
         return LongText(self, first, self._ends[number] - first)
 
-    def restored(self, value: Any, *, most: int, skip: Collection[str] = ()) -> Any:
-        """Return a value of the document with its long texts put back; changed parts are copies.
+    def restored(self, value: Any, *, most: int | None = None, under: Path = ()) -> Any:
+        """Return a value of the document with its long texts put back, as a copy.
 
-        most: `rest_bytes` may become. skip: members of the value itself that keep their marks. Raises
+        most: `rest_bytes` may become; None: `max_rest` and the spare. under: the place of the value. Raises
         TextTooLong and NotReadable. Recursion is as deep as the value.
         """
         if not self:
             return value
-        if skip and type(value) is dict:
-            return {
-                key: one if key in skip else self._restored(one, (key,), most) for key, one in value.items()
-            }
-        return self._restored(value, (), most)
+        return self._restored(value, under, self.max_rest + self.spare if most is None else most)
 
     def _restored(self, value: Any, path: Path, most: int) -> Any:
         if type(value) is str:
@@ -220,17 +221,12 @@ class LongText:
     length: int
 
     def text(self) -> str:
-        """Return the whole text. Raises NotReadable if it is not a text of JSON, or can't be stored."""
+        """Return the whole text. Raises NotReadable if it is not a text of JSON."""
         raw = self._texts.read(self._first, self.length)
         try:
-            text = json.loads(b'"%b"' % raw)
-            if may_be_unstorable(raw):
-                text.encode()
+            return str(json.loads(b'"%b"' % raw))
         except ValueError as error:
             raise NotReadable(str(error)) from None
-        if "\0" in text:
-            raise NotReadable("a text contains a NUL character")
-        return str(text)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the text in pieces. Raises NotReadable if it is not a text of JSON, or not ASCII."""

@@ -199,6 +199,15 @@ class OutputRefused(GpuError):
     unfinished = True
 
 
+class OutputInvalid(GpuError):
+    """The run's result is not what its model declares: files, or a schema."""
+
+    code = "output_invalid"
+    retryable = False
+    unfinished = True
+    blames = Verdict.MODEL
+
+
 class BadInput(GpuError):
     """The GPU server rejected the input."""
 
@@ -255,6 +264,7 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
         RunFailed,
         OutputNotStored,
         OutputRefused,
+        OutputInvalid,
         BadInput,
         RunTimedOut,
         RunCancelled,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -271,6 +271,8 @@ class ModelSpec:
     limit of waiting jobs; None: no limit. max_queued_seconds: limit of a job's total waiting time; None: by
     the settings. remote_model: the model's name on its servers; None: its own name. keep_alive_seconds: how
     long an Ollama server keeps it loaded after a run (-1: for ever); None: by the payload or the server.
+    output_files: paths to texts of its results that hold files (`foundation.json_places`). result_schema: a
+    JSON Schema of its results.
     """
 
     name: str
@@ -293,6 +295,13 @@ class ModelSpec:
     remote_model: str | None = None
     keep_alive_seconds: float | None = None
     health_path: str | None = None
+    output_files: Sequence[str] | None = None
+    result_schema: Mapping[str, Any] | bool | None = None
+
+    @property
+    def may_have_files(self) -> bool:
+        """Return True if places in the results may hold files."""
+        return bool(self.output_files) or self.result_schema is not None
 
     @property
     def run_limit_seconds(self) -> float:

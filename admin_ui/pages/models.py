@@ -38,7 +38,7 @@ _PROTOCOL = (
     ("health_path", "keep_alive_seconds"),
     ("remote_model",),
 )
-_INPUT = ("payload_schema",)
+_INPUT, _RESULT = ("payload_schema",), ("result_schema", "output_files")
 
 
 def _other_options(*rows: tuple[str, ...]) -> tuple[str, ...]:
@@ -61,8 +61,9 @@ class ModelConfigPages(LiveAdmin):
     readonly_fields = ("circuit",)
     fieldsets = (
         (None, {"fields": (*_FIRST, "circuit")}),
-        ("Protocol", {"fields": (*_PROTOCOL, *_other_options(*_FIRST, *_PROTOCOL, _INPUT))}),
+        ("Protocol", {"fields": (*_PROTOCOL, *_other_options(*_FIRST, *_PROTOCOL, _INPUT, _RESULT))}),
         ("Input", {"fields": _INPUT}),
+        ("Result", {"fields": _RESULT}),
     )
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:

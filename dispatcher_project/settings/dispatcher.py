@@ -323,6 +323,9 @@ class DispatcherSettings:
     """Artifacts that one run may save."""
     run_artifact_bytes: int = 20 * 1024 * 1024 * 1024
     """Bytes of the artifacts that one run may save."""
+    answer_file_bytes: int = 2 * 1024 * 1024 * 1024
+    """Bytes of long texts in one answer of a GPU server, which a worker keeps in a file of its temporary
+    folder (`TMPDIR`) until they are stored. Of models with `output_files` or a `result_schema`."""
     artifact_save_seconds: float = 60.0
     """How long a run that has ended keeps its slot while the store of artifacts does not take its outputs;
     then the attempt ends as `output_not_stored`."""
@@ -476,6 +479,7 @@ _AT_LEAST_ONE = (
     "tenant_promised_artifacts",
     "run_artifacts",
     "run_artifact_bytes",
+    "answer_file_bytes",
     "schema_checks",
     "schema_check_bytes",
     "worker_threads",

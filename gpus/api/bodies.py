@@ -21,6 +21,7 @@ from django.db import models
 from pydantic import ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
+from foundation.expressions import MAX_CHARACTERS
 from foundation.http_api.json_body import (
     OMITTED,
     Body,
@@ -33,7 +34,7 @@ from foundation.http_api.json_body import (
     not_empty,
 )
 from foundation.http_api.openapi import json_schema
-from gpus.models.model_config import MoreThan, installed_runner
+from gpus.models.model_config import MAX_PLACES, MoreThan, installed_runner, usable_places
 from gpus.protocol import DesiredState
 from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.registry.registry import MAX_SLOTS
@@ -62,7 +63,10 @@ _TYPES: Mapping[type[models.Field[Any, Any]], Any] = {
     models.PositiveIntegerField: int,
     models.JSONField: Annotated[Any, _JsonSchema()],
 }
-"""Types by class of the model field. JSON fields of options are JSON Schemas."""
+"""Types by class of the model field. JSON fields of options are JSON Schemas, but for `_PATHS`."""
+_PATHS = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]], Field(max_length=MAX_PLACES)
+]
 _LIMITS: Mapping[type[BaseValidator], str] = {
     MinValueValidator: "ge",
     MaxValueValidator: "le",
@@ -77,7 +81,7 @@ def type_of(field: models.Field[Any, Any]) -> Any:
 
     Raises KeyError for a field class without an entry in `_TYPES`.
     """
-    found = _TYPES[type(field)]
+    found = _PATHS if usable_places in field._validators else _TYPES[type(field)]  # type: ignore[attr-defined]
     limits: dict[str, Any] = {}
     for rule in field._validators:  # type: ignore[attr-defined]  # without the database's range
         if type(rule) in _LIMITS:

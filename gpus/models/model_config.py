@@ -16,7 +16,9 @@ from django.core.validators import BaseValidator, MaxValueValidator, MinValueVal
 from django.db import models
 from django.utils.deconstruct import deconstructible
 
+from foundation.expressions import ExpressionRefused
 from foundation.foreign_schema import SchemaRefused, compiled
+from foundation.json_places import places
 from foundation.names import NameField
 from gpus.protocol import ModelSpec
 from gpus.runners.registry import find_runner, missing_runner_message
@@ -97,6 +99,27 @@ def usable_schema(schema: Any) -> None:
         raise RuleBroken("invalid_schema", str(refused), pointer=_pointer(refused.path)) from None
 
 
+MAX_PLACES = 20
+"""Paths to files in one model's results."""
+
+
+def usable_places(paths: Any) -> None:
+    """Raise RuleBroken unless it is a list of paths to files."""
+    if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
+        raise RuleBroken(
+            "invalid_output_files", 'output_files must be a list of paths, such as ["images[*]"].'
+        )
+    if len(paths) > MAX_PLACES:
+        raise RuleBroken("invalid_output_files", f"output_files may have up to {MAX_PLACES} paths.")
+    for at, path in enumerate(paths):
+        try:
+            places(path)
+        except ExpressionRefused as refused:
+            raise RuleBroken(
+                "invalid_output_files", f"{path[:100]!r}: {refused}.", pointer=f"/{at}"
+            ) from None
+
+
 def _pointer(path: Iterable[object]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
@@ -171,6 +194,22 @@ class ModelConfig(models.Model):
         validators=[usable_schema],
         help_text="A JSON Schema (2020-12) that every payload must satisfy. Unset: any payload.",
     )
+    result_schema = models.JSONField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[usable_schema],
+        help_text="A JSON Schema (2020-12) that every result must satisfy; its contentMediaType marks files. "
+        "Unset: any result.",
+    )
+    output_files = models.JSONField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[usable_places],
+        help_text="Paths to texts of the result that hold files, as base64, data: URI or URL; they become "
+        "artifacts. Such as images[*], data[*].b64_json, video.url, or @ for the whole result.",
+    )
     cancel_endpoint_template = models.CharField(
         max_length=500,
         null=True,
@@ -183,7 +222,7 @@ class ModelConfig(models.Model):
     max_response_bytes = models.PositiveIntegerField(
         default=16 * 1024 * 1024,
         validators=[MinValueValidator(1), MaxValueValidator(1024**3)],
-        help_text="Maximum size of an answer; a longer one fails the run.",
+        help_text="Maximum size of an answer, without the files of output_files; a longer one fails the run.",
     )
     inline_result_bytes = models.PositiveIntegerField(
         null=True,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+from foundation.long_texts import LongTexts
 from gpus.errors import OutputRefused
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.connections import Abort as Abort  # noqa: PLC0414  runners import it from here
@@ -44,7 +45,7 @@ class RunRequest:
     never blocks or raises. on_sent: called once, during or right after sending, to do work while the server
     works; never raises. Only runners with `Runner.calls_on_sent` call it. logs_seen: position in the server's
     log up to which lines are stored. save: stores an output of the run as an artifact, and returns the
-    reference to it for the result; may wait for the store.
+    reference to it for the result; may wait for the store. max_file_bytes: of the files in one answer.
     """
 
     job_id: str
@@ -62,17 +63,20 @@ class RunRequest:
     on_sent: Callable[[], None] = lambda: None
     logs_seen: int = 0
     save: SaveOutput = no_store
+    max_file_bytes: int = 2 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The run has succeeded. result: any JSON value. usage: the server's counts (tokens), a JSON object.
     finish: returns the result with its files saved as outputs of the run; called once the GPU is idle, and
-    again if the store did not answer; may raise GpuError. None: the result is complete."""
+    again if the store did not answer; may raise GpuError. None: the result is complete. long_texts: those of
+    the answer, for which the result has marks; None: it has none."""
 
     result: Any
     usage: Mapping[str, Any] | None = None
     finish: Callable[[SaveOutput], Any] | None = None
+    long_texts: LongTexts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +112,13 @@ class CancelUnsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete HTTP response within the size limit. headers: lower-case names."""
+    """A complete HTTP response within the size limit. headers: lower-case names. long_texts: texts of the
+    body's JSON for which it has marks; None: the body is as it was sent."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    long_texts: LongTexts | None = None
 
 
 class Transport(Protocol):
@@ -121,7 +127,8 @@ class Transport(Protocol):
     Raises `GpuError`s: `ConnectFailed` if no byte of the body was sent, `ServerLost` if the connection broke
     later, `RunTimedOut` after `deadline_seconds` in total, `RunFailed` if the response is larger than
     `max_bytes`, `Interrupted` if `abort` fired. on_sent: called once, when the request is sent or before
-    waiting for a connection; not called after an earlier error.
+    waiting for a connection; not called after an earlier error. long_texts: takes the long texts out of a 2xx
+    answer, and limits it in place of `max_bytes`; a transport may leave the body whole.
     """
 
     def request(
@@ -137,6 +144,7 @@ class Transport(Protocol):
         ca_pem: str | None = None,
         abort: Abort | None = None,
         on_sent: Callable[[], None] | None = None,
+        long_texts: LongTexts | None = None,
     ) -> Response: ...
 
 

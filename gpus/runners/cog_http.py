@@ -37,12 +37,14 @@ from gpus.runners.http_runner import (
     HttpRunner,
     OnBody,
     identity_headers,
+    long_texts_of,
+    with_long_texts,
 )
 from gpus.runners.log_tail import LOG_BYTES
 from gpus.runners.openapi_document import OpenApiDocument
 from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, model_name, server_name
 from gpus.runners.refusals import describe_status, error_of, failure_of
-from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time
+from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time, read_parts
 from gpus.runners.usage import numeric_fields
 
 SILENCE_SECONDS = 15.0
@@ -78,10 +80,12 @@ class CogRunner(HttpRunner):
             max_bytes=run.model.max_response_bytes,
             log_bytes=LOG_BYTES,
             abort=abort,
+            long_texts=long_texts_of(run, LOG_BYTES),
         )
         outcome = read_one_at_a_time(
             response.body, lambda: _read_start(response, self._reader(run, response))
         )
+        outcome = with_long_texts(outcome, response)
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
@@ -202,7 +206,7 @@ def _read_start(response: Response, on_body: OnBody) -> Finished | StillRunning:
     if not 200 <= response.status < 300:
         raise error_of(response, now=datetime.now(UTC))
     try:
-        body = read_json(response.body)
+        body = read_parts(response, lambda body: ("output",))
         on_body(body)
         return read_prediction(body)
     except Unreadable as error:

@@ -9,13 +9,15 @@ Answers are JSON objects: ``{"status": "success", "result": …}``, ``{"status":
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 import structlog
 
+from foundation.long_texts import LongTexts
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec, parse_progress
 from gpus.runners.base import (
@@ -48,11 +50,13 @@ from gpus.runners.recognition import (
 )
 from gpus.runners.refusals import describe_status, error_of, failure_of, message_of
 from gpus.runners.transport import (
+    FilesTooLarge,
     HttpTransport,
     ResponseTooLarge,
     Unreadable,
     read_json,
     read_one_at_a_time,
+    read_parts,
     too_large,
 )
 from gpus.runners.usage import usage_in
@@ -80,9 +84,20 @@ _HEALTH_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_
 """A health answer without any of these fields does not describe the server's runs."""
 _TEMPORARY = frozenset({408, 409, 425, 429})
 
+FILE_POLL_SECONDS = 120.0
+"""Time limit of a poll whose answer may hold files."""
+_ENVELOPE = frozenset({"status", "logs", "logs_offset", "progress", "error", "error_code", "error_type"}) | {
+    "detail",
+    "message",
+    "traceback",
+    "usage",
+    *ID_FIELDS,
+}
+"""Fields of an answer that hold no file where it has no `result`."""
 LOGS_AFTER = "X-Logs-After"
 """Request header of a poll: position in the run's log up to which the lines were read."""
 OnBody = Callable[[Any], None]
+Outcome = TypeVar("Outcome")
 
 
 class HttpRunner:
@@ -129,8 +144,9 @@ class HttpRunner:
             log_bytes=LOG_BYTES,
             abort=abort,
             on_sent=run.on_sent,
+            long_texts=long_texts_of(run, LOG_BYTES),
         )
-        return read_one_at_a_time(
+        outcome = read_one_at_a_time(
             response.body,
             lambda: read_start(
                 response,
@@ -140,6 +156,7 @@ class HttpRunner:
                 on_body=self._reader(run, response),
             ),
         )
+        return with_long_texts(outcome, response)
 
     def _read_seconds(self, run: RunRequest) -> float:
         """Time limit of the whole answer, in seconds.
@@ -161,20 +178,22 @@ class HttpRunner:
                 run,
                 headers={**identity_headers(run), LOGS_AFTER: str(self._tail(run).seen)},
                 body=None,
-                deadline_seconds=POLL_SECONDS,
+                deadline_seconds=FILE_POLL_SECONDS if run.model.may_have_files else POLL_SECONDS,
                 max_bytes=run.model.max_response_bytes,
                 log_bytes=LOG_BYTES,
                 abort=abort,
+                long_texts=long_texts_of(run, LOG_BYTES),
             )
         except (ConnectFailed, ServerLost, RunTimedOut) as error:
             raise PollFailed(f"{error.code}: {error.message}") from error
         try:
-            return read_one_at_a_time(
+            outcome = read_one_at_a_time(
                 response.body, lambda: read_poll(response, on_body=self._reader(run, response))
             )
         except Unreadable as error:
             error.suspect = True
             raise
+        return with_long_texts(outcome, response)
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
         """Cancel at the model's template, else at the protocol's own path.
@@ -268,9 +287,11 @@ class HttpRunner:
         abort: Abort | None,
         on_sent: Callable[[], None] | None = None,
         log_bytes: int = 0,
+        long_texts: LongTexts | None = None,
     ) -> Response:
         """Send a request of the run. log_bytes: bytes of log lines that may come beyond `max_bytes`
-        (`check_length`)."""
+        (`check_length`). long_texts: as of `Transport`."""
+        further: dict[str, Any] = {} if long_texts is None else {"long_texts": long_texts}
         try:
             return self._transport.request(
                 method,
@@ -283,9 +304,30 @@ class HttpRunner:
                 ca_pem=run.endpoint.ca_pem,
                 abort=abort,
                 on_sent=on_sent,
+                **further,
             )
+        except FilesTooLarge:
+            raise
         except ResponseTooLarge:
             raise too_large(max_bytes) from None
+
+
+def long_texts_of(run: RunRequest, log_bytes: int = 0) -> LongTexts | None:
+    """Return what takes the long texts out of the run's answer; None if it has no files. log_bytes: as of
+    `HttpRunner._request`."""
+    if not run.model.may_have_files:
+        return None
+    return LongTexts(max_rest=run.model.max_response_bytes, spare=log_bytes, max_long=run.max_file_bytes)
+
+
+def with_long_texts(outcome: Outcome, response: Response) -> Outcome:
+    """Return the outcome of an answer with its long texts; those of an unfinished run are not needed."""
+    if response.long_texts is None:
+        return outcome
+    if isinstance(outcome, Finished):
+        return replace(outcome, long_texts=response.long_texts)
+    response.long_texts.close()
+    return outcome
 
 
 def identity_headers(run: RunRequest) -> dict[str, str]:
@@ -476,7 +518,7 @@ def read_start(
     if not _is_success(response):
         on_body(_object(response))
         raise error_of(response, now=now)
-    body = read_json(response.body)
+    body = read_parts(response, lambda body: _parts_with_files(body, model.id_field))
     on_body(body)
     if not isinstance(body, dict):
         raise Unreadable("The answer is not a JSON object.")
@@ -493,15 +535,20 @@ def read_poll(response: Response, *, on_body: OnBody = lambda body: None) -> Fin
     run, a GpuError if the run failed."""
     if not _is_success(response):
         raise PollFailed(f"{response.status}: {message_of(response)}", gone=response.status in _GONE)
-    body = read_json(response.body)
+    body = read_parts(response, _parts_with_files)
     on_body(body)
     return read_progress(body)
 
 
+def _parts_with_files(body: Mapping[str, Any], id_field: str | None = None) -> Container[str]:
+    """Return the names of an answer's parts that may hold files."""
+    return ("result",) if "result" in body else body.keys() - _ENVELOPE - {id_field}
+
+
 def check_length(response: Response, body: Any, most: int) -> None:
     """Raise ResponseTooLarge for an answer of more than `most` bytes besides its log lines, of which
-    `LOG_BYTES` were read on top."""
-    size = len(response.body)
+    `LOG_BYTES` were read on top, and its files."""
+    size = len(response.body) if response.long_texts is None else response.long_texts.rest_bytes
     if size <= most:
         return
     logs = body.get("logs") if isinstance(body, Mapping) else None

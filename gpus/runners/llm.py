@@ -17,10 +17,16 @@ from urllib.parse import urlsplit, urlunsplit
 from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, ModelMissing, ServerFailed, ServerLost
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, Response, RunRequest, StillRunning, Transport
-from gpus.runners.http_runner import HttpRunner, identity_headers, merge_headers
+from gpus.runners.http_runner import (
+    HttpRunner,
+    identity_headers,
+    long_texts_of,
+    merge_headers,
+    with_long_texts,
+)
 from gpus.runners.refusals import error_of, failure_of, message_of
 from gpus.runners.streaming import HttpStream, OnPiece, StreamTransport
-from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time, too_large
+from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time, read_parts, too_large
 
 _CONTEXT = re.compile(
     r"context (length|size|window)|maximum context|exceeds? the (available )?context|prompt is too long",
@@ -121,8 +127,9 @@ class LlmRunner(HttpRunner, ABC):
             deadline_seconds=_limit(run),
             max_bytes=run.model.max_response_bytes,
             abort=abort,
+            long_texts=long_texts_of(run),
         )
-        return read_one_at_a_time(response.body, lambda: self._read(response))
+        return with_long_texts(read_one_at_a_time(response.body, lambda: self._read(response)), response)
 
     def _stream(self, run: RunRequest, body: Mapping[str, Any], abort: Abort) -> Finished:
         grown: list[Answer] = []
@@ -154,7 +161,7 @@ class LlmRunner(HttpRunner, ABC):
     def _read(self, response: Response) -> Finished:
         if not 200 <= response.status < 300:
             raise llm_error_of(response, now=datetime.now(UTC))
-        body = read_json(response.body)
+        body = read_parts(response, lambda body: body.keys() - {"error"})
         if not isinstance(body, dict):
             raise Unreadable("The answer is not a JSON object.")
         if body.get("error"):

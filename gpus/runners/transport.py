@@ -18,7 +18,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from http.client import HTTPException, HTTPResponse
@@ -26,8 +26,10 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from foundation import json_text
+from foundation.json_paths import Path, pointer
 from foundation.json_text import PARSE_LOCK, JsonText
-from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
+from foundation.long_texts import LongTexts, LongTextsTooLong, NoRoom, RestTooLong, TextTooLong
+from gpus.errors import ConnectFailed, Interrupted, OutputNotStored, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Finished, Response
 from gpus.runners.connections import BrokenAnswer, Connection, Origin, Pool, SocketCloser, connect, reason
 
@@ -95,6 +97,10 @@ class ResponseTooLarge(RunFailed):
     unfinished = True
 
 
+class FilesTooLarge(ResponseTooLarge):
+    """The files in the answer are larger than the worker keeps."""
+
+
 class HttpTransport:
     """`gpus.runners.base.Transport` over sockets, with keep-alive. pool: None: a pool of its own."""
 
@@ -114,6 +120,7 @@ class HttpTransport:
         ca_pem: str | None = None,
         abort: Abort | None = None,
         on_sent: Callable[[], None] | None = None,
+        long_texts: LongTexts | None = None,
     ) -> Response:
         """Send a request; see `Transport`. `deadline_seconds` covers connecting, sending and the whole
         answer."""
@@ -122,7 +129,7 @@ class HttpTransport:
             raise Interrupted("Interrupted before the request was sent.")
         origin, target = split_url(url, ca_pem)
         head = request_head(method, target, origin, headers, body)
-        message = _Message(method, head, body or b"", max_bytes, on_sent or _nothing)
+        message = _Message(method, head, body or b"", max_bytes, on_sent or _nothing, long_texts)
         deadline = began + deadline_seconds
         kept = self._pool.take(origin)
         if kept is not None:
@@ -178,6 +185,13 @@ class _Message:
     body: bytes
     max_bytes: int
     on_sent: Callable[[], None]
+    long_texts: LongTexts | None = None
+
+    def body_for(self, status: int) -> _Body:
+        """Return what takes the body of an answer with this status."""
+        if self.long_texts is not None and 200 <= status < 300:
+            return _ShortBody(self.long_texts)
+        return _WholeBody(self.max_bytes)
 
     def call_on_sent(self) -> None:
         """Call `on_sent` unless it was called before."""
@@ -196,7 +210,8 @@ def _send_and_receive(
         first = connection.read(_FIRST_BYTES)
         head = parse_simple_head(first)
         if head is not None:
-            response, stays = _read_body(connection, head, first[head.size :], message.max_bytes)
+            body = message.body_for(head.status)
+            response, stays = _read_body(connection, head, first[head.size :], body)
         else:
             connection.push_back(first)
             response, stays = _read_with_http_client(connection, message)
@@ -231,19 +246,68 @@ def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
     return sent, None
 
 
-def _read_body(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tuple[Response, bool]:
-    """Read the rest of an ordinary answer. body: its bytes that came with the head."""
-    if head.length > max_bytes:
-        raise too_large(max_bytes)
-    pieces, missing = [body], head.length - len(body)
+class _WholeBody:
+    """A body as it is sent."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._whole = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        self._whole += piece
+
+    def too_large(self) -> ResponseTooLarge:
+        return too_large(self.max_bytes)
+
+    def response(self, status: int, headers: Mapping[str, str]) -> Response:
+        return Response(status, headers, bytes(self._whole))
+
+
+class _ShortBody:
+    """A body whose long texts go to a file."""
+
+    def __init__(self, long_texts: LongTexts) -> None:
+        self.max_bytes = long_texts.max_bytes
+        self._long_texts = long_texts
+
+    def add(self, piece: bytes) -> None:
+        try:
+            self._long_texts.feed(piece)
+        except RestTooLong:
+            raise too_large(self._long_texts.max_rest) from None
+        except LongTextsTooLong:
+            raise files_too_large(self._long_texts.max_long) from None
+        except NoRoom as error:
+            raise no_room(error) from None
+
+    def too_large(self) -> ResponseTooLarge:
+        return files_too_large(self._long_texts.max_long)
+
+    def response(self, status: int, headers: Mapping[str, str]) -> Response:
+        try:
+            body = self._long_texts.finish()
+        except NoRoom as error:
+            raise no_room(error) from None
+        return Response(status, headers, body, self._long_texts if self._long_texts else None)
+
+
+_Body = _WholeBody | _ShortBody
+
+
+def _read_body(connection: Connection, head: Head, first: bytes, body: _Body) -> tuple[Response, bool]:
+    """Read the rest of an ordinary answer. first: the bytes that came with its head."""
+    if head.length > body.max_bytes:
+        raise body.too_large()
+    body.add(first[: head.length])
+    missing = head.length - len(first)
     while missing > 0:
         piece = connection.read(min(missing, _READ_BYTES))
         if not piece:
             raise ConnectionError(f"the answer ended {missing} bytes early")
-        pieces.append(piece)
+        body.add(piece)
         missing -= len(piece)
     # bytes after the body answer no request: such a connection is not reused
-    return Response(head.status, head.headers, b"".join(pieces)[: head.length]), missing == 0
+    return body.response(head.status, head.headers), missing == 0
 
 
 def _read_with_http_client(connection: Connection, message: _Message) -> tuple[Response, bool]:
@@ -251,16 +315,36 @@ def _read_with_http_client(connection: Connection, message: _Message) -> tuple[R
     answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
     connection.allow(2 * message.max_bytes + OVERHEAD_BYTES)
     answer.begin()
+    if message.long_texts is not None:
+        connection.allow(2 * message.body_for(answer.status).max_bytes + OVERHEAD_BYTES)
     if connection.ended:  # http.client accepts the end of the stream as the end of the head
         raise ConnectionError("it ended inside the answer's head")
     headers = {name.lower(): value for name, value in answer.getheaders()}
-    body = _read(answer, message.max_bytes)
-    return Response(answer.status, headers, body), not answer.will_close and not connection.dropped
+    body = message.body_for(answer.status)
+    _read(answer, body)
+    return body.response(answer.status, headers), not answer.will_close and not connection.dropped
 
 
 def too_large(max_bytes: int) -> ResponseTooLarge:
     """The error for an answer beyond its size limit."""
-    return ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
+    return ResponseTooLarge(
+        f"The answer is larger than {max_bytes} bytes (max_response_bytes of the model). If files in it are "
+        "that large, name their places by output_files."
+    )
+
+
+def files_too_large(max_bytes: int) -> FilesTooLarge:
+    """The error for an answer whose long texts exceed their limit."""
+    return FilesTooLarge(
+        f"The texts of files in the answer have more than {max_bytes} bytes (DISPATCHER_ANSWER_FILE_BYTES)."
+    )
+
+
+def no_room(error: NoRoom) -> OutputNotStored:
+    """The error of an answer for whose files this host has no room."""
+    return OutputNotStored(
+        f"The worker's temporary folder (TMPDIR) does not take the answer's files: {error}."
+    )
 
 
 def check_size(size: int, pieces: int, max_bytes: int) -> None:
@@ -271,18 +355,18 @@ def check_size(size: int, pieces: int, max_bytes: int) -> None:
         raise BrokenAnswer(f"The answer has chunks of less than {MIN_CHUNK_BYTES} bytes on average.")
 
 
-def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
-    if answer.length is not None and answer.length > max_bytes:
-        raise too_large(max_bytes)
-    whole, pieces = bytearray(), 0
+def _read(answer: HTTPResponse, body: _Body) -> None:
+    if answer.length is not None and answer.length > body.max_bytes:
+        raise body.too_large()
+    size = pieces = 0
     read = answer.read1 if answer.chunked else answer.read  # one chunk per read, to count the chunks
     while piece := read(_READ_BYTES):
-        whole += piece
+        body.add(piece)
+        size += len(piece)
         pieces += 1
-        check_size(len(whole), pieces, max_bytes)
+        check_size(size, pieces, body.max_bytes)
     if answer.length:  # read piece by piece, http.client does not raise for a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")
-    return bytes(whole)
 
 
 @lru_cache(maxsize=1024)
@@ -351,6 +435,56 @@ def read_json(body: bytes) -> Any:
     except ValueError as error:
         raise Unreadable(f"The answer is not JSON that can be stored: {error}") from error
     return value
+
+
+def check_plain(response: Response) -> None:
+    """Raise Unreadable for a compressed answer, which was not asked for."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Unreadable(
+            f"The answer is compressed (Content-Encoding: {encoding[:20]}); the request accepts no encoding."
+        )
+
+
+def read_parts(response: Response, files_in: Callable[[Mapping[str, Any]], Container[str]]) -> Any:
+    """Parse the JSON of an answer; its long texts are put back, but for those of the parts of an object that
+    may hold files. files_in: names of these parts.
+
+    Raises Unreadable and ResponseTooLarge.
+    """
+    check_plain(response)
+    body, texts = read_json(response.body), response.long_texts
+    if texts is None:
+        return body
+    if not isinstance(body, dict):
+        return restored(body, texts)
+    skipped = files_in(body)
+    return {
+        name: part if name in skipped else restored(part, texts, under=(name,), is_strict=name != "logs")
+        for name, part in body.items()
+    }
+
+
+def restored(value: Any, texts: LongTexts, *, under: Path = (), is_strict: bool = True) -> Any:
+    """Return a part of an answer with its long texts put back. under: its place. is_strict: refuse texts that
+    can't be stored; else they are escaped.
+
+    Raises Unreadable and ResponseTooLarge.
+    """
+    try:
+        found = texts.restored(value, under=under)
+    except TextTooLong as error:
+        raise ResponseTooLarge(
+            f"The answer is larger than {texts.max_rest} bytes (max_response_bytes of the model): the text "
+            f"at {pointer(error.path) or '/'} has {error.length}. If it is a file, name its place by "
+            "output_files."
+        ) from None
+    except json_text.NotReadable as error:
+        raise Unreadable(f"The answer can't be read: {error}.") from None
+    if not is_strict:
+        return json_text.storable(found)
+    check_storable(found)
+    return found
 
 
 def check_storable(value: Any) -> None:

@@ -414,6 +414,13 @@ class MyModel(TypedDict):
 
     model: Name
     payload_schema: Annotated[Any, about("JSON Schema that a payload must satisfy; null: any object.")]
+    result_schema: Annotated[
+        Any,
+        about(
+            "JSON Schema of the results; its places for files, marked by contentMediaType, have "
+            "references to artifacts. null: any result."
+        ),
+    ]
     paused: bool
     typical_run_seconds: Annotated[
         float | None, about("Median of the tenant's own jobs in the last days; null without any.")

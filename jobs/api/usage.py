@@ -101,12 +101,13 @@ class Me(JobView):
 
 
 def _models(tenant_id: int, may: Allowed) -> list[answers.MyModel]:
-    rows = ModelConfig.objects.order_by("name").only("name", "payload_schema")
+    rows = ModelConfig.objects.order_by("name").only("name", "payload_schema", "result_schema")
     paused, typical = read_paused().models, typical_run_seconds(tenant_id)
     return [
         {
             "model": row.name,
             "payload_schema": row.payload_schema,
+            "result_schema": row.result_schema,
             "paused": row.name in paused,
             "typical_run_seconds": typical.get(row.name),
         }

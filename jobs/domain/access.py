@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from foundation.texts import printable
-from gpus.errors import BadInput, RunFailed
+from gpus.errors import BadInput, OutputInvalid, RunFailed
 from jobs.domain.tracebacks import split_message
 
 
@@ -118,6 +118,7 @@ TEXTS: Mapping[str, str] = {
     "lost_at_most_once": "The end of the run is unknown, and its model allows one run only.",
     "max_queued_exceeded": "The job waited for longer than `max_queued_seconds` allows.",
     "model_missing": "The GPU server does not have the model.",
+    "output_invalid": "The result of the run is not what its model declares.",
     "output_not_stored": "The outputs of the run could not be stored.",
     "output_refused": "The outputs of the run exceed the tenant's quota or the limits of a run.",
     "out_of_memory": "The model ran out of memory.",
@@ -198,7 +199,7 @@ def shown_event(
 def _text(code: str, message: str, tenant_errors: str) -> str:
     fixed = TEXTS.get(code, UNKNOWN)
     text, _ = split_message(message)
-    if code == BadInput.code:
+    if code in (BadInput.code, OutputInvalid.code):
         return printable(text[:MAX_TEXT].strip()) or fixed
     if code != RunFailed.code or tenant_errors == "code":
         return fixed

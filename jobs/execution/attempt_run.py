@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from artifacts.outputs import Secured
+from foundation.long_texts import LongTexts
 from gpus.errors import (
     ConnectFailed,
     GpuBusy,
@@ -46,8 +47,9 @@ from gpus.runners.registry import is_polled
 from gpus.runners.transport import Unreadable
 from jobs.domain.errors import STOPPED_BY_DEADLINE
 from jobs.domain.retry import Ending
+from jobs.execution.output_errors import OutputsUnavailable
 from jobs.execution.progress_events import ProgressEvents
-from jobs.execution.run_outputs import KeptResult, OutputsUnavailable
+from jobs.execution.run_outputs import KeptResult
 
 log = structlog.get_logger()
 
@@ -131,7 +133,12 @@ class Keep(Protocol):
     """Keeps the outputs of a run that has succeeded: `jobs.execution.run_outputs.RunOutputs.keep`."""
 
     def __call__(
-        self, result: Any, finish: Callable[[SaveOutput], Any] | None, *, is_last_try: bool
+        self,
+        result: Any,
+        finish: Callable[[SaveOutput], Any] | None,
+        *,
+        is_last_try: bool,
+        long_texts: LongTexts | None,
     ) -> KeptResult: ...
 
 
@@ -192,8 +199,9 @@ class AttemptRun:
         self._to_send = to_send
         self._keep, self._keep_seconds = keep, keep_seconds
         self._success: RunOutcome | None = None
-        self._finish: Callable[[SaveOutput], Any] | None = None
         """The run has succeeded, and its outputs are not kept yet."""
+        self._finish: Callable[[SaveOutput], Any] | None = None
+        self._long_texts: LongTexts | None = None
         self._keep_until = self._keep_pause = 0.0
         self._orders: set[Order] = set()
         self._abort = Abort()
@@ -284,7 +292,7 @@ class AttemptRun:
         success = RunOutcome(_SUCCESS, finished.result, evidence, finished.usage)
         if self._keep is None:
             return success
-        self._success, self._finish = success, finished.finish
+        self._success, self._finish, self._long_texts = success, finished.finish, finished.long_texts
         self._keep_until = self._clock.monotonic() + self._keep_seconds
         self._keep_pause = KEEP_AGAIN_SECONDS
         return self._keep_outputs(success)
@@ -295,7 +303,9 @@ class AttemptRun:
         assert self._keep is not None
         try:
             is_last_try = self._clock.monotonic() >= self._keep_until
-            kept = self._keep(success.result, self._finish, is_last_try=is_last_try)
+            kept = self._keep(
+                success.result, self._finish, is_last_try=is_last_try, long_texts=self._long_texts
+            )
         except OutputsUnavailable as error:
             log.warning("outputs_not_kept", job_id=self.request.job_id, error=error.message)
             stopped = self._reason_to_drop_outputs(error)

@@ -27,6 +27,7 @@ from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
+from jobs.execution.answer_files import AnswerFiles
 from jobs.execution.artifact_inputs import with_input_urls
 from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
@@ -314,7 +315,8 @@ def make_run(
         log_limits=_log_limits(worker, tries),
     )
     inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"))
-    outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes)
+    files = AnswerFiles(spec, worker.ports.schema_processes) if spec.may_have_files else None
+    outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes, files=files)
     tasks_url = f"{knobs.public_url.rstrip('/')}/api/v1/tasks"
     request = RunRequest(
         job_id=lease.job_id,
@@ -332,6 +334,7 @@ def make_run(
         on_sent=prefetch,
         logs_seen=claimed.logs_seen,
         save=outputs.save,
+        max_file_bytes=knobs.answer_file_bytes,
     )
     run = AttemptRun(
         request,

@@ -23,10 +23,13 @@ from artifacts.refs import MARK, REF, only_ref, rename_refs
 from artifacts.store.contract import CHUNK_BYTES, StoreError, StoreFull, WrongBytes
 from artifacts.uploads import SNIFFED_BYTES, recognised_type
 from foundation.json_text import JsonText, unwrap
+from foundation.long_texts import LongTexts
 from gpus.errors import OutputNotStored, OutputRefused
 from gpus.protocol import Lease, ModelSpec
 from gpus.runners.base import SaveOutput
+from jobs.execution.answer_files import AnswerFiles
 from jobs.execution.group_commit import estimate_bytes
+from jobs.execution.output_errors import OutputsUnavailable, OutputsUnrecorded
 from jobs.execution.run_uploads import with_uploads
 from jobs.ports import Ports
 
@@ -37,22 +40,6 @@ RESULT_NAME, RESULT_TYPE = "result.json", "application/json"
 
 _OBJECT = re.compile(rf"/a/[1-9][0-9]{{0,18}}/{SHA256}")
 """In the URL of an object in a store."""
-
-
-class OutputsUnavailable(OutputNotStored):
-    """The store or the database did not answer; another try may succeed.
-
-    is_bounded: a run that has ended waits for some time only; False: as long as its end could not be written
-    anyway.
-    """
-
-    is_bounded = True
-
-
-class OutputsUnrecorded(OutputsUnavailable):
-    """The database did not answer."""
-
-    is_bounded = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +55,15 @@ class RunOutputs:
 
     `save` is called during the run, `keep` once it has succeeded. Both may wait for the store.
 
-    inline_bytes: a result with more bytes of JSON becomes an artifact; 0: none does.
+    inline_bytes: a result with more bytes of JSON becomes an artifact; 0: none does. files: keeps the files
+    in the result itself; None: it has none.
     """
 
-    def __init__(self, lease: Lease, ports: Ports, *, inline_bytes: int = 0) -> None:
+    def __init__(
+        self, lease: Lease, ports: Ports, *, inline_bytes: int = 0, files: AnswerFiles | None = None
+    ) -> None:
         self._lease, self._ports, self._inline_bytes = lease, ports, inline_bytes
+        self._files = files
         self._lock = threading.Lock()
         self._saved: dict[str, SavedOutput] = {}
         self._read = 0
@@ -172,18 +163,22 @@ class RunOutputs:
         finish: Callable[[SaveOutput], Any] | None = None,
         *,
         is_last_try: bool = False,
+        long_texts: LongTexts | None = None,
     ) -> KeptResult:
         """Return the result of the run as it is stored, with all outputs that the store has for sure.
 
         finish: saves the files that the result names, and returns it with references to them. It may be
         called again after OutputsUnavailable. is_last_try: a result that the store does not take stays in the
-        job's row, however long it is. Raises OutputRefused, OutputNotStored.
+        job's row, however long it is. long_texts: for which the result has marks. Raises OutputRefused,
+        OutputInvalid, OutputNotStored and RunFailed.
         """
         self._read = 0
         if finish is not None:
             result = finish(self.save)
         elif may_name_uploads(result):
             result = self._with_uploads(result)
+        if self._files is not None:
+            result = self._files.replaced(result, long_texts, self.save)
         saved = self.saved
         secured = self._secured(saved)
         if secured is not None:

@@ -41,6 +41,8 @@ def model_form(**values: Any) -> dict[str, Any]:
         "cancel_endpoint_template": "",
         "max_response_bytes": 1000,
         "payload_schema": "null",
+        "result_schema": "null",
+        "output_files": "null",
         **values,
     }
 

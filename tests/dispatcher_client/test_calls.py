@@ -51,7 +51,15 @@ ME = {
     "tenant": "acme",
     "key": {"prefix": "abc", "name": "laptop", "kind": "client", "expires_at": None},
     "scopes": ["submit", "read"],
-    "models": [{"model": "flux", "payload_schema": None, "paused": False, "typical_run_seconds": 2.5}],
+    "models": [
+        {
+            "model": "flux",
+            "payload_schema": None,
+            "result_schema": {"type": "object"},
+            "paused": False,
+            "typical_run_seconds": 2.5,
+        }
+    ],
     "limits": {"max_running": 4, "max_queued": 100},
     "used": {"running": 1, "waiting": 2, "gpu_seconds_today": 7.25, "submits_left": None},
     "day_ends_at": "2026-02-02T00:00:00Z",

@@ -91,16 +91,14 @@ def test_the_rest_and_the_long_texts_have_limits_of_their_own() -> None:
 def test_texts_are_put_back_within_the_limit() -> None:
     texts, value = read(json.dumps({"logs": LONG, "result": {"image": LONG, "text": [LONG]}}).encode())
     rest = texts.rest_bytes
-    envelope = texts.restored(value, most=rest + len(LONG), skip=("result",))
-    assert envelope["logs"] == LONG
-    assert texts.find(envelope["result"]["image"]) is not None
+    assert texts.restored(value["logs"], most=rest + len(LONG)) == LONG
     with pytest.raises(TextTooLong) as refused:
-        texts.restored(envelope["result"], most=rest + 2 * len(LONG))
+        texts.restored(value["result"], most=rest + 2 * len(LONG))
     assert (refused.value.path, refused.value.length) == (("text", 0), len(LONG))
 
 
-@pytest.mark.parametrize("raw", [b"\\x", b"\\u00", b"\\ud800", b"\\u0000", b"\xff", b"\n"], ids=repr)
-def test_a_text_that_json_does_not_allow_or_no_database_stores_is_not_read(raw: bytes) -> None:
+@pytest.mark.parametrize("raw", [b"\\x", b"\\u00", b"\xff", b"\n"], ids=repr)
+def test_a_text_that_json_does_not_allow_is_not_read(raw: bytes) -> None:
     texts, value = read(b'["' + LONG.encode() + raw + b'"]')
     found = texts.find(value[0])
     assert found is not None

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 from foundation.ids import made_at
+from foundation.long_texts import LongTexts
 from gpus.errors import ConnectFailed, ConnectRefused, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 from verification.simulation.active_faults import ActiveFaults
@@ -37,6 +38,7 @@ class GpuLink:
         ca_pem: str | None = None,
         abort: Abort | None = None,
         on_sent: Callable[[], None] | None = None,
+        long_texts: LongTexts | None = None,
     ) -> Response:
         """Send a request; see `Transport.request`."""
         if abort is not None and abort.fired:

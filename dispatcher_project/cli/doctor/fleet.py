@@ -83,20 +83,25 @@ def runners(view: View) -> Iterator[Finding]:
         )
 
 
+_EFFECT_OF_BAD_SCHEMA = {
+    "payload_schema": "Its submits are refused with 503 model_schema_unusable.",
+    "result_schema": "Its jobs fail with output_invalid.",
+}
+
+
 def schemas(view: View) -> Iterator[Finding]:
-    for name, schema in ModelConfig.objects.exclude(payload_schema=None).values_list(
-        "name", "payload_schema"
-    ):
-        try:
-            compiled(cast("Schema", schema))
-        except SchemaRefused as refused:
-            yield Finding(
-                Level.ERROR,
-                f"model {name}",
-                f"its payload_schema can't be used: {plain(str(refused), 200)}",
-                "Its submits are refused with 503 model_schema_unusable.",
-                "give the model a schema that is accepted",
-            )
+    for option, effect in _EFFECT_OF_BAD_SCHEMA.items():
+        for name, schema in ModelConfig.objects.exclude(**{option: None}).values_list("name", option):
+            try:
+                compiled(cast("Schema", schema))
+            except SchemaRefused as refused:
+                yield Finding(
+                    Level.ERROR,
+                    f"model {name}",
+                    f"its {option} can't be used: {plain(str(refused), 200)}",
+                    effect,
+                    "give the model a schema that is accepted",
+                )
 
 
 def _too_large(waiting: set[str]) -> Iterator[Finding]:

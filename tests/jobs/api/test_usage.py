@@ -93,7 +93,7 @@ def test_bad_questions_are_refused_by_name(acme: Account, parameters: dict[str, 
 
 
 def test_a_key_learns_what_it_may_do(acme: Account, world: World) -> None:
-    make_model("zimg", payload_schema={"type": "object"})
+    make_model("zimg", payload_schema={"type": "object"}, result_schema={"type": "array"})
     make_model("flux")
     Tenant.objects.filter(pk=acme.tenant.pk).update(
         allowed_models=["zimg"], daily_gpu_seconds=100.0, max_running=3, submits_per_second=2.0
@@ -106,7 +106,13 @@ def test_a_key_learns_what_it_may_do(acme: Account, world: World) -> None:
         ["cancel", "read", "submit"],
     )
     assert said["models"] == [
-        {"model": "zimg", "payload_schema": {"type": "object"}, "paused": False, "typical_run_seconds": None}
+        {
+            "model": "zimg",
+            "payload_schema": {"type": "object"},
+            "result_schema": {"type": "array"},
+            "paused": False,
+            "typical_run_seconds": None,
+        }
     ]
     assert said["limits"]["max_running"] == 3
     assert said["limits"]["daily_gpu_seconds"] == 100.0

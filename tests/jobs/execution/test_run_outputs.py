@@ -32,10 +32,9 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.attempt_run import HandedOver, Order, RunOutcome, Wait
 from jobs.execution.gpu_worker import GpuWorker
+from jobs.execution.output_errors import OutputsUnavailable, OutputsUnrecorded
 from jobs.execution.run_outputs import (
     KeptResult,
-    OutputsUnavailable,
-    OutputsUnrecorded,
     RunOutputs,
     _long_text,
     inline_bytes_of,
@@ -537,7 +536,7 @@ def waiting_bench(*errors: Exception, seconds: float = 60.0, remote_id: str | No
     runner = ScriptedRunner(starts=[Finished(1)], polls=[Finished(1)])
     bench = Bench(runner, remote_id=remote_id)
 
-    def keep(result: Any, finish: Any, *, is_last_try: bool) -> KeptResult:
+    def keep(result: Any, finish: Any, *, is_last_try: bool, long_texts: Any) -> KeptResult:
         if left:
             raise left.pop(0)
         return KeptResult(("kept", result))

@@ -12,7 +12,15 @@ ME: dict[str, Any] = {
     "tenant": "acme",
     "key": {"prefix": "ab12", "name": "", "kind": "tenant", "expires_at": None},
     "scopes": ["cancel", "read", "submit"],
-    "models": [{"model": "zimg", "payload_schema": None, "paused": False, "typical_run_seconds": None}],
+    "models": [
+        {
+            "model": "zimg",
+            "payload_schema": None,
+            "result_schema": None,
+            "paused": False,
+            "typical_run_seconds": None,
+        }
+    ],
 }
 READY = {"status": "ready", "checks": {"database": {"ok": True}, "redis": {"ok": True}}}
 

@@ -217,6 +217,11 @@ def a_sweep_that_hangs(patient: Patient) -> None:
             "model m",
             Level.ERROR,
         ),
+        (
+            lambda p: ModelConfig.objects.update(result_schema={"pattern": "(?=a)"}),
+            "model m",
+            Level.ERROR,
+        ),
         (lambda p: quarantined(p, minutes=10, limit=30), "slot gpu-1/0", Level.WARNING),
         (lambda p: quarantined(p, minutes=10, limit=5), "slot gpu-1/0", Level.ERROR),
         (
