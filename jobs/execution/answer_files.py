@@ -129,7 +129,7 @@ class AnswerFiles:
         try:
             return compiled(self._spec.result_schema)
         except SchemaRefused as refused:  # stored by an older version
-            raise OutputInvalid(f"The model's result_schema can't be used: {refused}") from None
+            raise OutputInvalid("The model's result_schema can't be used.", detail=str(refused)) from None
 
     def _find(
         self, result: Any, texts: LongTexts | None, schema: ForeignSchema | None
@@ -172,7 +172,8 @@ class AnswerFiles:
         if paths and not are_there:
             raise OutputInvalid(
                 f"The result has nothing at {' or '.join(paths)}, where output_files says that its files "
-                f"are; it is {_kind(result)}."
+                "are.",
+                detail=f"The result is {_kind(result)}.",  # names of a server's choice are for operators
             )
         return found
 

@@ -57,7 +57,7 @@ def test_a_tenant_reads_of_a_models_failure_what_the_setting_says(
     )
 
 
-@pytest.mark.parametrize("code", sorted({*TEXTS, "new_code"} - {"bad_input"}))
+@pytest.mark.parametrize("code", sorted({*TEXTS, "new_code"} - {"bad_input", "output_invalid"}))
 def test_a_tenant_reads_no_message_of_a_server_or_model(code: str) -> None:
     assert text(code, SAID) == TEXTS.get(code, UNKNOWN)
     assert shown_error(code, SAID, in_full=True) == {"code": code, "message": SAID}
@@ -67,6 +67,12 @@ def test_the_message_of_bad_input_is_shown_without_its_traceback() -> None:
     assert text("bad_input", "prompt is missing\n\nTraceback:\n  File x") == "prompt is missing"
     assert text("bad_input", "") == TEXTS["bad_input"]
     assert len(text("bad_input", "x" * 5000)) == MAX_TEXT
+
+
+def test_the_dispatchers_own_message_about_a_result_is_shown_without_what_is_for_operators() -> None:
+    said = "The result has nothing at image.\n\nThe result is an object with /models/flux."
+    assert text("output_invalid", said) == "The result has nothing at image."
+    assert text("output_invalid", "") == TEXTS["output_invalid"]
 
 
 def test_control_characters_in_messages_are_escaped() -> None:

@@ -258,9 +258,9 @@ def failed(shop: Shop, error: type[Exception], code: str, *, retried: bool = Fal
         ({"image": 5}, "/image is a number"),
         (
             {"images": [], "seed": 3},
-            "nothing at image, where output_files says that its files are; it is an object with images, seed",
+            "nothing at image, where output_files says that its files are.",
         ),
-        ("text", "it is a text"),
+        ("text", "nothing at image"),
     ],
 )
 def test_a_result_that_is_not_what_the_option_says(shop, server, result: Any, says: str) -> None:
@@ -271,6 +271,13 @@ def test_a_result_that_is_not_what_the_option_says(shop, server, result: Any, sa
     shown = shown_error("output_invalid", message, in_full=False, tenant_errors="code")
     assert shown is not None
     assert says in shown["message"], "the client does not see why"
+
+
+def test_operators_see_what_the_result_has_in_place_of_its_files(shop, server) -> None:
+    configure(output_files=["image"])
+    answer(server, {"images": [], "seed": 3})
+    failed(shop, OutputInvalid, "output_invalid")
+    assert "an object with images, seed" in Attempt.objects.get().error_message
 
 
 def test_more_files_than_a_run_may_save(shop, server, settings) -> None:
@@ -455,7 +462,7 @@ def test_a_long_check_runs_in_a_process_of_its_own(shop, server, settings) -> No
 def test_a_stored_schema_that_cannot_be_used_fails_the_job(shop, server) -> None:
     configure(result_schema={"pattern": "(?=a)"})
     answer(server, "a")
-    assert "result_schema can't be used" in failed(shop, OutputInvalid, "output_invalid")
+    assert "result_schema can't be used." in failed(shop, OutputInvalid, "output_invalid")
 
 
 # -- memory ---------------------------------------------------------------------------------------
