@@ -30,45 +30,45 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     """Add one argument per option."""
     parser.add_argument(
         "--callback-url",
-        help="Is sent a signed POST (Standard Webhooks) when the job is over.",
+        help="URL that gets a signed POST (Standard Webhooks) when the job has ended.",
     )
     parser.add_argument(
         "--priority",
         type=int,
-        help="1 first; true is 2.",
+        help="1 (first) to 9 (last); true means 2.",
     )
     parser.add_argument(
         "--deadline-seconds",
         type=float,
-        help="The job fails if it is not over so long after it was accepted, or after `run_at`.",
+        help="Seconds from the submit, or from `run_at`, after which a job that has not ended fails.",
     )
     parser.add_argument(
         "--start-deadline-seconds",
         type=float,
-        help="The job fails if it did not start by then; not after the deadline.",
+        help="The same for a job that has not started; at most `deadline_seconds`.",
     )
     parser.add_argument(
         "--max-run-seconds",
         type=float,
-        help="Longest run of one attempt; at most, and by default, the model's; at least the model's "
-        "`min_run_seconds`.",
+        help="Longest run of one attempt, between the model's `min_run_seconds` and `max_run_seconds`, "
+        "which is the default.",
     )
     parser.add_argument(
         "--run-at",
         metavar="TIME",
-        help="Not in line before this time; the deadlines count from it. A time with a zone, at most 366"
-        " days ahead; one that is less than a minute past means now.",
+        help="The job is queued at this time, and its deadlines count from it. A time with a zone, at "
+        "most 366 days ahead. A time less than a minute ago means now.",
     )
     parser.add_argument(
         "--if-busy",
         choices=["queue", "reject"],
-        help="reject: where no slot is free now, the answer is 503 `busy` or `no_capacity` and nothing "
-        "is stored.",
+        help="reject: if no slot is free now, the answer is 503 `busy` or `no_capacity`, and no job is "
+        "stored.",
     )
     parser.add_argument(
         "--max-retries",
         type=int,
-        help="At most the model's, which is the default.",
+        help="At most the model's number, which is the default.",
     )
     parser.add_argument(
         "--tag",
@@ -79,7 +79,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata",
         type=json_value,
-        help="Yours; comes back with the job. Up to 16 KB.",
+        help="Data of the client, returned with the job. Up to 16 KB.",
     )
     parser.add_argument(
         "--idempotency-key",

@@ -109,47 +109,49 @@ class Submit(Body):
     """The body of a submit. A field that is null counts as missing."""
 
     model: Annotated[Name, about("A registered model.")]
-    payload: Annotated[JsonObject, about("What the GPU server gets, unchanged.")]
+    payload: Annotated[
+        JsonObject, about("What the GPU server gets; references to files are replaced by signed URLs.")
+    ]
     callback_url: Annotated[
         Annotated[str, Field(max_length=2000)] | None,
-        about("Is sent a signed POST (Standard Webhooks) when the job is over."),
+        about("URL that gets a signed POST (Standard Webhooks) when the job has ended."),
     ] = None
-    priority: Annotated[Priority, about("1 first; true is 2.")] = DEFAULT_PRIORITY
+    priority: Annotated[Priority, about("1 (first) to 9 (last); true means 2.")] = DEFAULT_PRIORITY
     deadline_seconds: Annotated[
         _Seconds | None,
-        about("The job fails if it is not over so long after it was accepted, or after `run_at`."),
+        about("Seconds from the submit, or from `run_at`, after which a job that has not ended fails."),
     ] = None
     start_deadline_seconds: Annotated[
-        _Seconds | None, about("The job fails if it did not start by then; not after the deadline.")
+        _Seconds | None,
+        about("The same for a job that has not started; at most `deadline_seconds`."),
     ] = None
     max_run_seconds: Annotated[
         _Seconds | None,
         about(
-            "Longest run of one attempt; at most, and by default, the model's; at least the model's "
-            "`min_run_seconds`."
+            "Longest run of one attempt, between the model's `min_run_seconds` and `max_run_seconds`, which "
+            "is the default."
         ),
     ] = None
     run_at: Annotated[
         Time | None,
         about(
-            "Not in line before this time; the deadlines count from it. A time with a zone, at most 366 days "
-            "ahead; one that is less than a minute past means now."
+            "The job is queued at this time, and its deadlines count from it. A time with a zone, at most "
+            "366 days ahead. A time less than a minute ago means now."
         ),
     ] = None
     if_busy: Annotated[
         Annotated[str, Choice(QUEUE, REJECT)] | None,
         about(
-            "reject: where no slot is free now, the answer is 503 `busy` or `no_capacity` and nothing is "
-            "stored."
+            "reject: if no slot is free now, the answer is 503 `busy` or `no_capacity`, and no job is stored."
         ),
     ] = QUEUE
     max_retries: Annotated[
-        Annotated[int, Whole(0, 100_000)] | None, about("At most the model's, which is the default.")
+        Annotated[int, Whole(0, 100_000)] | None, about("At most the model's number, which is the default.")
     ] = None
     tags: Annotated[list[_Tag], Items(most=MAX_TAGS)] | None = None
     metadata: Annotated[
         Annotated[JsonObject, AfterValidator(_short_enough)] | None,
-        about("Yours; comes back with the job. Up to 16 KB."),
+        about("Data of the client, returned with the job. Up to 16 KB."),
     ] = None
 
 

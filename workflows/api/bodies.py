@@ -18,10 +18,12 @@ class StartRun(Body):
 
     inputs: Annotated[Any, about("Match the workflow's `inputs` schema.")] = None
     version: Annotated[int | None, Field(ge=1), about("Default: the newest.")] = None
-    priority: Annotated[Priority, about("Of all its jobs: 1 first; true is 2.")] = DEFAULT_PRIORITY
+    priority: Annotated[Priority, about("Of all its jobs: 1 (first) to 9 (last); true means 2.")] = (
+        DEFAULT_PRIORITY
+    )
     deadline_seconds: Annotated[
         Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None,
-        about("The run fails, and its jobs are cancelled, if it is not over so long after its start."),
+        about("Seconds from its start after which a run that has not ended fails; its jobs are cancelled."),
     ] = None
     tags: Annotated[
         Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]

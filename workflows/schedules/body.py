@@ -39,7 +39,9 @@ class WorkflowTarget(Body):
     name: Annotated[Name, about("The workflow.")]
     inputs: Annotated[Any, about("Inputs of the run: JSON with references to `due_at` and `last`.")] = None
     version: Annotated[Annotated[int, Whole(1)] | None, about("Default: the newest at the due time.")] = None
-    priority: Annotated[Priority, about("Of all its jobs: 1 first; true is 2.")] = DEFAULT_PRIORITY
+    priority: Annotated[Priority, about("Of all its jobs: 1 (first) to 9 (last); true means 2.")] = (
+        DEFAULT_PRIORITY
+    )
     deadline_seconds: Annotated[_Seconds | None, about("Of the run, from its start.")] = None
     tags: Annotated[
         Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]
@@ -48,7 +50,7 @@ class WorkflowTarget(Body):
     ] = None
     callback_url: Annotated[
         Annotated[str, Field(max_length=2000)] | None,
-        about("Is sent a signed POST (Standard Webhooks) when the run is over."),
+        about("URL that gets a signed POST (Standard Webhooks) when the run has ended."),
     ] = None
 
 
@@ -80,19 +82,20 @@ class ScheduleBody(Body):
     ] = None
     catch_up: Annotated[
         Annotated[str, choices(CatchUp)] | None,
-        about("Which due times are started that are late because no sweep ran. Default: last."),
+        about("Which due times are started that came while the dispatcher was down. Default: last."),
     ] = None
     catch_up_seconds: Annotated[
-        _Seconds | None, about("Due times that are later than this are missed. Default: 3600.")
+        _Seconds | None, about("Due times that are more than this late are missed. Default: 3600.")
     ] = None
     jitter_seconds: Annotated[
         Annotated[float, Field(ge=0, le=86_400)] | None,
-        about("Delays all firings by the same time from 0 to this, which depends on the name."),
+        about("Longest delay of a start; computed from the name, so the same for all of a schedule."),
     ] = None
     start_at: Annotated[Time | None, about("No due times before.")] = None
     end_at: Annotated[Time | None, about("No due times after.")] = None
     pause_after_failures: Annotated[
-        Annotated[int, Whole(1, 1_000)] | None, about("Pause once so many ends in a row are failures.")
+        Annotated[int, Whole(1, 1_000)] | None,
+        about("Failures in a row after which the schedule is paused."),
     ] = None
 
 
