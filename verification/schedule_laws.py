@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 
 from jobs.models import Job
@@ -15,21 +15,26 @@ MOST = 100_000
 """Due times of one schedule that are compared."""
 
 
-def check_schedules() -> Iterator[str]:
-    """Yield violations; for schedules that were not edited, and firings that were not deleted.
+def check_schedules(tenants: Collection[int] | None = None) -> Iterator[str]:
+    """Yield violations; for schedules whose due times were not edited, and firings that were not deleted.
+    tenants: ids; None: all.
 
     (14) Each due time up to `handled_at` is in exactly one firing of its schedule. (15) A firing names a job
     or run that exists, iff it started one; no two name the same.
     """
-    for schedule in Schedule.objects.order_by("pk"):
+    schedules, firings = Schedule.objects.order_by("pk"), Firing.objects.order_by("id")
+    if tenants is not None:
+        schedules = schedules.filter(tenant__in=tenants)
+        firings = firings.filter(schedule__tenant__in=tenants)
+    for schedule in schedules:
         yield from _due_times(schedule)
     jobs = set(Job.objects.values_list("id", flat=True))
     runs = set(Run.objects.values_list("id", flat=True))
     named = Counter(
-        one for pair in Firing.objects.values_list("job_id", "run_id") for one in pair if one is not None
+        one for pair in firings.values_list("job_id", "run_id") for one in pair if one is not None
     )
     yield from (f"(15) {one} was started by {count} firings" for one, count in named.items() if count > 1)
-    for firing in Firing.objects.order_by("id"):
+    for firing in firings:
         started = firing.outcome == Outcome.STARTED
         if started != (firing.job_id in jobs or firing.run_id in runs):
             yield f"(15) firing {firing} is {firing.outcome}, with job {firing.job_id}, run {firing.run_id}"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from dispatcher_client import Client
 from dispatcher_client.calls import Calls
 from dispatcher_client.errors import NoAnswer
+from dispatcher_client.schedule_client import Schedules
 from dispatcher_client.transport import Answer, Request
 from dispatcher_client.urllib_transport import UrllibTransport, run_blocking
 from dispatcher_client.workflow_client import Workflows
@@ -50,6 +51,7 @@ class WatchedClient(Client):
             transport, spool=None, timeout_seconds=_TIMEOUT_SECONDS, retry_seconds=retry_seconds
         )
         self.workflows = Workflows(self._calls.workflows)
+        self.schedules = Schedules(self._calls.schedules)
 
     def page(self, cursor_url: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """Return one page of the tenant's jobs, and the URL of the next one. None: the first."""

@@ -83,7 +83,7 @@ def _wait_until_stable(trial: Trial) -> int:
         trial.check()
         counts = trial.feeder.counts()
         coming = counts["released"] - counts["accepted"] - counts["given_up"]
-        coming += counts["runs_released"] - counts["runs_over"]
+        coming += counts["runs_released"] - counts["runs_over"] + counts["schedules_open"]
         unfinished, runs = trial.state.unfinished(), trial.state.live_runs()
         now = time.monotonic()
         if unfinished is not None and runs is not None and unfinished + runs + coming != last:
@@ -112,7 +112,8 @@ def _drain_from_outside(trial: Trial) -> list[str]:
     until = time.monotonic() + STUCK_SECONDS + trial.options.jobs / 5
     while time.monotonic() < until:
         counts = trial.feeder.counts()
-        if counts["released"] <= counts["accepted"] + counts["given_up"] and not trial.feeder.waiting_now():
+        is_sent = counts["released"] <= counts["accepted"] + counts["given_up"]
+        if is_sent and not counts["schedules_open"] and not trial.feeder.waiting_now():
             trial.signs.read()
             if not trial.signs.running:
                 return []

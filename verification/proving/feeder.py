@@ -48,10 +48,14 @@ class Feeder:
         self._ended.set()
         self._thread.join(10)
 
-    def release(self, count: int, *, model: str = "", seconds: float = 0.0) -> dict[str, object]:
+    def release(
+        self, count: int, *, model: str = "", seconds: float = 0.0, with_files: bool = False
+    ) -> dict[str, object]:
         """Release jobs at once, beyond the allowance; the seed decides their model and duration unless
-        given."""
-        kind = {"model": model, "seconds": seconds} if model else {}
+        given. with_files: each takes a file."""
+        kind: dict[str, object] = {"model": model, "seconds": seconds} if model else {}
+        if with_files:
+            kind["with_files"] = True
         with self._lock:
             self.released += count
             self.allowance -= count
@@ -66,7 +70,7 @@ class Feeder:
         return self._waiting()
 
     def counts(self) -> dict[str, int]:
-        """Return the load's counts: released, accepted, given_up."""
+        """Return the load's counts: released, accepted, given_up, uploads under way."""
         return self._load.ask(do="say")
 
     def _run(self) -> None:

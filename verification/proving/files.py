@@ -20,10 +20,11 @@ _RETRY_SECONDS = 0.5
 _LONGEST_SECONDS = 300.0
 
 
-def file_of(number: int, seed: int) -> bytes | None:
-    """Return the bytes of a job's file; None if it has none."""
+def file_of(number: int, seed: int, *, is_sure: bool = False) -> bytes | None:
+    """Return the bytes of a job's file; None if it has none. is_sure: it has one."""
     chance = random.Random(f"{seed} file {number}")
-    return chance.randbytes(chance.randint(1, MOST_BYTES)) if chance.random() < SHARE else None
+    has_one = chance.random() < SHARE
+    return chance.randbytes(chance.randint(1, MOST_BYTES)) if has_one or is_sure else None
 
 
 def upload(client: WatchedClient, content: bytes, folder: Path) -> dict[str, Any]:

@@ -56,7 +56,9 @@ def compare_ledger_with_rows(orders: Iterable[Order], rows: Mapping[str, JobRow]
             yield Finding("cancelled_unasked", "is cancelled and nobody asked for it", row.id)
         if row.state == "failed" and not _is_expected(order, row):
             yield Finding("failed", f"failed with {row.error_code}, which its order does not explain", row.id)
-    for job_id in (job_id for job_id in rows.keys() - known if not rows[job_id].run):
+    for job_id in rows.keys() - known:
+        if rows[job_id].run or rows[job_id].schedule:
+            continue
         yield Finding("unknown_job", "is in the database, and no client was reported of it", job_id)
 
 
@@ -170,10 +172,11 @@ def _is_excused(excused: Spans, server: str, at: float) -> bool:
 def compare_rows_with_messages(
     orders: Iterable[Order], rows: Mapping[str, JobRow], messages: Iterable[Message]
 ) -> Iterator[Finding]:
-    """Each requested callback must have arrived, signed, with the final state; repeats are fine."""
+    """Each requested callback of a job must have arrived, signed, with the final state; repeats are fine."""
     reported: dict[str, list[Message]] = defaultdict(list)
     for message in messages:
-        reported[message.job_id].append(message)
+        if not message.run_id:
+            reported[message.job_id].append(message)
     for order in orders:
         row = rows.get(order.job_id)
         found = reported.pop(order.job_id, [])
@@ -198,7 +201,8 @@ def _consistent(row: JobRow, messages: Sequence[Message]) -> Iterator[Finding]:
     if len(ends) > row.round:
         yield Finding("callback_contradiction", f"callbacks tell different ends: {sorted(ends)}", row.id)
     elif messages and row.round == 1:
-        expected = (row.state, (row.result_attempt or "") if row.state == "completed" else "")
+        names_attempt = row.state == "completed" and not any(message.is_long for message in messages)
+        expected = (row.state, (row.result_attempt or "") if names_attempt else "")
         if ends != {expected}:
             yield Finding("callback_wrong", f"its callback says {sorted(ends)}, it is {expected}", row.id)
 

@@ -1,10 +1,14 @@
 """``python -m verification.proving.load PLAN``: clients that submit, retry, cancel, and keep a ledger.
 
 PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger, callback_url}``. Orders come
-on stdin, one JSON object a line, and are answered with the current counts. ``release``: so many more jobs,
-submitted at once, or in batches; ``model`` and ``seconds`` override the seed; else some numbers also start a
-run of a workflow (run_load.py). ``release_runs``: so many more runs. ``fates``: read the end of
-every job.
+on stdin, one JSON object a line, and are answered with the current counts:
+
+- ``release``: so many more jobs, submitted at once, or in batches; ``model`` and ``seconds`` override the
+  seed, ``with_files``: each takes a file; else some numbers also start a run of a workflow (run_load.py);
+- ``release_runs``: so many more runs;
+- ``schedules``: store the schedules (schedule_load.py), whose periods have at least ``shortest`` seconds;
+  ``end_schedules``, ``delete_schedules``: end, or delete them;
+- ``fates``: read the end of every job, run and due time.
 
 Ledger lines, by ``what``: ``asked`` (before the first try), ``accepted``, ``unanswered``, ``refused``,
 ``doubled``, ``cancel``, ``answer`` (a slow, refused or missing one), ``reported`` (how a job ended, as its
@@ -31,6 +35,8 @@ from verification.proving.ledger import Ledger
 from verification.proving.mix import PlannedJob, planned_job
 from verification.proving.run_load import RunLoad
 from verification.proving.run_mix import has_run, planned_run
+from verification.proving.schedule_load import ScheduleLoad
+from verification.proving.schedule_mix import planned_schedules
 
 SUBMITTERS = 6
 BATCH_JOBS = 100
@@ -51,11 +57,13 @@ class Load:
             for tenant, key in plan["keys"].items()
         }
         self._numbers = itertools.count()
-        self._runs = RunLoad(self._clients, self._ledger, plan["prefix"])
+        self._runs = RunLoad(self._clients, self._ledger, plan["prefix"], plan["callback_url"])
+        self._schedules = ScheduleLoad(self._clients, self._ledger, plan["prefix"])
         self._work: queue.SimpleQueue[list[PlannedJob]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._jobs: dict[str, list[str]] = {tenant: [] for tenant in self._tenants}
-        self._state = {"released": 0, "accepted": 0, "given_up": 0, "cancels": 0}
+        self._state = {"released": 0, "accepted": 0, "given_up": 0, "cancels": 0, "uploads": 0}
+        self._with_files: set[int] = set()
         self._fates = "not asked"
         self._cancels: list[tuple[float, str, str]] = []
         self._soon = threading.Condition()
@@ -70,11 +78,20 @@ class Load:
         elif order["do"] == "release_runs":
             for _ in range(order["count"]):
                 self._release_run(next(self._numbers))
+        elif order["do"] == "schedules":
+            drawn = {name: self._plan[name] for name in ("prefix", "shorten")}
+            planned = planned_schedules(tenants=self._tenants, shortest=order["shortest"], **drawn)
+            self._schedules.begin(planned)
+        elif order["do"] == "end_schedules":
+            self._schedules.end()
+        elif order["do"] == "delete_schedules":
+            self._schedules.delete()
         elif order["do"] == "fates":
             self._fates = "asking"
             threading.Thread(target=self._read_ends, daemon=True).start()
         with self._lock:
-            return {**self._state, **self._runs.counts(), "fates": self._fates}
+            counts = {**self._runs.counts(), **self._schedules.counts()}
+            return {**self._state, **counts, "fates": self._fates}
 
     # -- submitting ----------------------------------------------------------------------------------------
 
@@ -85,8 +102,12 @@ class Load:
         if "model" in order:  # it must still run when the fault begins
             ordered = {"model": order["model"], "seconds": order["seconds"], "priority": 1}
             jobs = [replace(job, **ordered, cancel_after=None, deadline_seconds=None) for job in jobs]
+        if order.get("with_files"):
+            self._with_files.update(numbers)
+            jobs = [replace(job, cancel_after=None, deadline_seconds=None) for job in jobs]
         with self._lock:
             self._state["released"] += len(jobs)
+            self._state["uploads"] += len(self._with_files.intersection(numbers))
         if "model" not in order:
             for number in numbers:
                 if has_run(number, self._plan["seed"]):
@@ -121,8 +142,13 @@ class Load:
 
     def _submit_one(self, client: WatchedClient, job: PlannedJob) -> None:
         request = self._request(job)
-        if (content := file_of(job.number, self._plan["seed"])) is not None:
-            stored = upload(client, content, Path(self._plan["ledger"]).parent)
+        is_sure = job.number in self._with_files
+        if (content := file_of(job.number, self._plan["seed"], is_sure=is_sure)) is not None:
+            try:
+                stored = upload(client, content, Path(self._plan["ledger"]).parent)
+            finally:
+                with self._lock:
+                    self._state["uploads"] -= is_sure
             self._ledger.write({"what": "file", "key": job.key, **stored})
             request["payload"] |= {
                 "file": {"$artifact": stored["artifact"]},
@@ -216,6 +242,7 @@ class Load:
             for tenant, job_id in everything[::step]:
                 self._read_result(self._clients[tenant], job_id)
             self._runs.read_ends()
+            self._schedules.read_ends()
         except DispatcherError as error:
             self._fates = f"unanswered: {error}"
         else:

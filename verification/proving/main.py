@@ -60,10 +60,13 @@ def _run(trial: Trial) -> int:
     say(f"{trial.system.url} is on trial: {options.jobs} jobs, seed {options.seed}; {trial.report}")
     results = list(_play_all(trial, begun))
     release_rest(trial)
+    trial.load.ask(do="end_schedules")
     say("drain: waiting until everything is over")
     left = drain(trial)
     trial.watch.samples.end()
     left += read_ends(trial)
+    if not options.starts_its_own:
+        trial.load.ask(do="delete_schedules")
     trial.watch.stop()
     trial.feeder.stop()
     records = read_records(trial)
@@ -77,6 +80,7 @@ def _run(trial: Trial) -> int:
     say(
         f"{totals['jobs_accepted']} jobs accepted, {totals['jobs_by_state']}; {totals['gpu_runs']} GPU runs; "
         f"{sum(totals['runs_of_workflows'].values())} runs of workflows with {totals['jobs_of_runs']} jobs; "
+        f"firings of schedules {totals['firings_of_schedules']}; "
         f"{totals['callbacks_arrived']} callbacks; {time.monotonic() - begun:.0f} s"
     )
     say(f"report: {page}")

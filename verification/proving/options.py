@@ -25,7 +25,7 @@ class Options:
     faults: names in the order of the trial, None for all. data_dir, report: None for the default. url and
     api_key, or up_json: a dispatcher that runs already; without them the trial starts its own. database:
     empty for SQLite, ``own`` for a PostgreSQL started by the trial, or a URL. redis: empty for one Valkey,
-    ``sentinel`` or ``cluster``.
+    ``sentinel`` or ``cluster``. store: empty for a local folder, or ``s3``.
     """
 
     jobs: int = JOBS
@@ -40,6 +40,7 @@ class Options:
     data_dir: Path | None = None
     database: str = ""
     redis: str = ""
+    store: str = ""
 
     @property
     def starts_its_own(self) -> bool:
@@ -83,6 +84,13 @@ def parser() -> argparse.ArgumentParser:
         help="the Redis of the trial's own system: one Valkey, a master and a replica under three Sentinels, "
         "or a cluster of three nodes",
     )
+    arguments.add_argument(
+        "--store",
+        choices=["local", "s3"],
+        default="local",
+        help="the store of artifacts of the trial's own system: a local folder, or a SeaweedFS of the trial "
+        "(S3), which can be killed, stopped, slow and full",
+    )
     return arguments
 
 
@@ -102,6 +110,8 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         _refuse("--database and --data-dir are for a system that the trial starts itself")
     if (given.url or given.up_json) and given.redis != "single":
         _refuse("--redis is for a system that the trial starts itself")
+    if (given.url or given.up_json) and given.store != "local":
+        _refuse("--store is for a system that the trial starts itself")
     if given.database not in ("", "own") and not given.database.startswith(("postgresql://", "postgres://")):
         _refuse("--database is a postgresql:// URL, or `own`")
     return Options(
@@ -117,6 +127,7 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         data_dir=given.data_dir,
         database=given.database,
         redis="" if given.redis == "single" else given.redis,
+        store="" if given.store == "local" else given.store,
     )
 
 

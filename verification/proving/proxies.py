@@ -37,6 +37,10 @@ class Proxies:
         """Forward new connections to that port of this machine."""
         self._child.ask(do="aim", name=name, port=port)
 
+    def slow(self, name: str, seconds: float) -> None:
+        """Forward each piece of bytes so much later, in both directions."""
+        self._child.ask(do="slow", name=name, seconds=seconds)
+
     def heal(self, name: str) -> None:
         """Forward normally again."""
         self._child.ask(do="heal", name=name)

@@ -4,7 +4,7 @@ Prints ``{name: port}`` when it listens, then takes orders on stdin, one JSON ob
 "silence", "name": …}``: no byte is forwarded any more, in either direction; connections stay, new ones are
 accepted and stay silent; bytes buffered by the kernels flow on after ``heal``. ``cut``: every connection is
 reset. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new connections
-go to that port of this machine.
+go to that port of this machine. ``slow``, with ``seconds``: each piece of bytes is forwarded so much later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class _Side(asyncio.Protocol):
         self.route, self.peer = route, peer
         self.transport: asyncio.Transport | None = None
         self.choked = self.lost = False
+        self.delayed = 0
+        """Pieces of bytes that are not forwarded yet."""
         self._early = bytearray()
+        self._due_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -57,9 +60,25 @@ class _Side(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.peer is not None and self.peer.transport is not None:
-            self.peer.transport.write(data)
+            if self.route.delay_seconds or self.delayed:
+                self._forward_later(data)
+            else:
+                self.peer.transport.write(data)
         else:  # the first releases of Python 3.11 read on despite a pause in `connection_made`
             self._early += data
+
+    def _forward_later(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        # no piece overtakes an earlier one, also when the route is healed
+        self._due_at = max(self._due_at + 1e-6, loop.time() + self.route.delay_seconds)
+        self.delayed += 1
+        loop.call_at(self._due_at, self._forward, data)
+
+    def _forward(self, data: bytes) -> None:
+        self.delayed -= 1
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+            self.peer.follow()
 
     def pause_writing(self) -> None:
         self._let_peer_read(False)
@@ -78,6 +97,7 @@ class _Side(asyncio.Protocol):
         if (
             self.peer is not None
             and self.peer.lost
+            and not self.peer.delayed
             and self.transport is not None
             and self.route.open.is_set()
         ):
@@ -113,6 +133,7 @@ class _Route:
         self.open = asyncio.Event()
         self.open.set()
         self.port = 0
+        self.delay_seconds = 0.0
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> None:
@@ -128,6 +149,7 @@ class _Route:
             self.open.clear()
         elif do == "heal":
             self.open.set()
+            self.delay_seconds = 0.0
             await self.listen()
         elif do in ("cut", "close"):
             if do == "close" and self._server is not None:
@@ -158,6 +180,8 @@ async def main(arguments: list[str]) -> None:
         order: dict[str, Any] = json.loads(line)
         if order["do"] == "aim":
             routes[order["name"]].target = ("127.0.0.1", order["port"])
+        elif order["do"] == "slow":
+            routes[order["name"]].delay_seconds = order["seconds"]
         else:
             await routes[order["name"]].execute(order["do"])
         _say({"done": order["do"]})

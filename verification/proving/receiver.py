@@ -72,6 +72,9 @@ def entry(body: bytes, headers: dict[str, str], secret: str) -> dict[str, Any]:
         "webhook_id": headers.get("webhook-id", ""),
         "signed": signed,
         "job": reported.get("job_id", ""),
+        "is_long": isinstance(result, dict) and "$artifact" in result,
+        "run": reported.get("run_id", ""),
+        "round": reported.get("round", 1),
         "status": reported.get("status", ""),
         "attempt": result.get("attempt", "") if isinstance(result, dict) else "",
     }

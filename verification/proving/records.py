@@ -1,4 +1,4 @@
-"""The four records as values: the clients' orders, rows, runs of GPU servers, callback messages."""
+"""The records as values: the clients' orders, rows, runs of GPU servers, callback messages."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ class JobRow:
     attempts: tuple[AttemptRow, ...]
     run: str = ""
     """The run of a workflow that made it."""
+    schedule: str = ""
+    """The schedule whose firing started it."""
 
 
 @dataclass(slots=True)
@@ -119,7 +121,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A callback that arrived. signed: None if the receiver has no secret to check with."""
+    """A callback that arrived, of a job or of a round of a run.
+
+    signed: None if the receiver has no secret to check with. is_long: its result is an artifact, so it names
+    no attempt."""
 
     webhook_id: str
     job_id: str
@@ -127,6 +132,9 @@ class Message:
     attempt_id: str
     signed: bool | None
     at: float
+    run_id: str = ""
+    round: int = 1
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +175,7 @@ def read_orders(path: Path) -> tuple[dict[str, Order], list[Answer]]:
         elif what == "answer":
             fields = ("status", "retry_after", "asked_at", "took")
             answers.append(Answer(**{name: line[name] for name in fields}))
-        elif not what.startswith("run_") and line["job"] in by_job:
+        elif not what.startswith(("run_", "schedule_")) and line["job"] in by_job:
             _note(by_job[line["job"]], line)
     return orders, answers
 
@@ -209,8 +217,17 @@ def read_node_log(server: str, lines: Iterable[Mapping[str, Any]]) -> NodeLog:
 
 
 def read_messages(lines: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
-    """Yield the callback messages in the receiver's log. lines: its JSON objects."""
+    """Yield the callback messages in the receiver's log, in the order of their arrival. lines: its JSON
+    objects."""
     for line in lines:
         yield Message(
-            line["webhook_id"], line["job"], line["status"], line["attempt"], line["signed"], line["at"]
+            line["webhook_id"],
+            line["job"],
+            line["status"],
+            line["attempt"],
+            line["signed"],
+            line["at"],
+            line["run"],
+            line["round"],
+            line["is_long"],
         )

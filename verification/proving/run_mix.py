@@ -7,25 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WORKFLOW = "film"
+WORKFLOW, LAST_NODE = "film", "last"
 JOBS = 4
 """Of one run."""
 SHARE_OF_JOBS = 0.2
 """Share of all jobs that belong to runs."""
 _SHARE = SHARE_OF_JOBS / (JOBS - SHARE_OF_JOBS * (JOBS - 1))
 _CANCELLED = 0.05
+_CALLED_BACK = 0.5
+_RESTARTED = 0.15
+"""Share of runs with a callback that their client restarts once they have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run of the load. key: its Idempotency-Key. cancel_after: seconds after its acceptance; None:
-    never."""
+    """A run of the load.
+
+    key: its Idempotency-Key. cancel_after: seconds after its acceptance; None: never. restarted: its client
+    runs its last node once more after its end, which is a second round."""
 
     key: str
     number: int
     tenant: str
     inputs: Mapping[str, Any]
     cancel_after: float | None = None
+    callback: bool = False
+    restarted: bool = False
 
 
 def definition(prefix: str) -> dict[str, Any]:
@@ -42,7 +49,7 @@ def definition(prefix: str) -> dict[str, Any]:
                 **job("video", index={"$ref": "index"}, first={"$ref": "first.attempt"}),
                 "map": {"count": 2},
             },
-            "last": job("image", all={"$ref": "both[*].attempt"}, first={"$ref": "first.attempt"}),
+            LAST_NODE: job("image", all={"$ref": "both[*].attempt"}, first={"$ref": "first.attempt"}),
         },
         "output": {"attempt": {"$ref": "last.attempt"}},
     }
@@ -53,12 +60,15 @@ def planned_run(
 ) -> PlannedRun:
     """Return a run. shorten: divides the duration of its jobs."""
     chance = random.Random(f"{seed} run {number}")
+    callback = chance.random() < _CALLED_BACK
     return PlannedRun(
         key=f"{prefix}-run-{number}",
         number=number,
         tenant=chance.choice(list(tenants)),
         inputs={"seconds": round(chance.uniform(0.05, 0.4) / shorten, 3), "number": number},
         cancel_after=round(chance.uniform(0.0, 2.0), 3) if chance.random() < _CANCELLED else None,
+        callback=callback,
+        restarted=callback and chance.random() < _RESTARTED,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from verification.proving.judge import Finding
-from verification.proving.records import JobRow
+from verification.proving.records import JobRow, Message
 
 OVER = ("completed", "failed", "cancelled")
 _EXPLAINED = ("poison",)
@@ -26,16 +26,22 @@ class RunOrder:
     problem: str = ""
     cancel: str = ""
     reported: str = ""
+    callback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as the database stores it. finished_at: Unix seconds; None: never."""
+    """A run as the database stores it.
+
+    finished_at: Unix seconds; None: never. ends: the state at the end of each round, by its events. tries: of
+    its callbacks, by round."""
 
     id: str
     state: str
     error_code: str
     finished_at: float | None
+    ends: Sequence[str] = ()
+    tries: Mapping[int, int] = field(default_factory=dict)
 
 
 def read_runs(lines: Iterable[Mapping[str, Any]]) -> list[RunOrder]:
@@ -45,7 +51,8 @@ def read_runs(lines: Iterable[Mapping[str, Any]]) -> list[RunOrder]:
     for line in lines:
         what = line["what"]
         if what == "run_asked":
-            orders[line["key"]] = RunOrder(line["key"], line["tenant"], line["at"])
+            callback = line.get("callback", False)
+            orders[line["key"]] = RunOrder(line["key"], line["tenant"], line["at"], callback=callback)
         elif what == "run_accepted":
             order = by_run[line["run"]] = orders[line["key"]]
             if line["run"] not in order.run_ids:
@@ -64,11 +71,12 @@ def compare_runs(
     rows: Mapping[str, RunRow],
     jobs: Iterable[JobRow],
     forgotten: Sequence[tuple[float, float]] = (),
+    scheduled: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Each accepted run must be there once, have ended, and as its client was informed.
 
     jobs: of the database. forgotten: when commits were lost, Unix seconds; runs of these times are not
-    judged."""
+    judged. scheduled: ids of runs that schedules started."""
     failed = {job.run for job in jobs if job.run and job.state == "failed" and job.error_code in _EXPLAINED}
     known: set[str] = set()
     for order in orders:
@@ -86,7 +94,7 @@ def compare_runs(
         for row in found:
             yield from _compare(order, row, is_explained=row.id in failed)
     if not forgotten:
-        for run_id in sorted(rows.keys() - known):
+        for run_id in sorted(rows.keys() - known - set(scheduled)):
             yield Finding("unknown_run", "is in the database, and no client knows it", run_id)
 
 
@@ -101,3 +109,61 @@ def _compare(order: RunOrder, row: RunRow, *, is_explained: bool) -> Iterator[Fi
         yield Finding("run_cancelled_unasked", "is cancelled, and its client did not ask for it", row.id)
     if row.state == "failed" and not is_explained:
         yield Finding("run_failed", f"failed with {row.error_code}, which no fault explains", row.id)
+
+
+def compare_run_messages(
+    orders: Sequence[RunOrder],
+    rows: Mapping[str, RunRow],
+    messages: Sequence[Message],
+    forgotten: Sequence[tuple[float, float]] = (),
+) -> Iterator[Finding]:
+    """Each round of a run with a callback must have sent its end, signed and under one id; repeats are fine.
+    A later round's end arrives after an earlier one's, unless that had to be tried again.
+
+    messages: in the order of their arrival. Runs of a time in `forgotten` are not judged."""
+    arrived: dict[str, list[Message]] = {}
+    for message in messages:
+        if message.run_id:
+            arrived.setdefault(message.run_id, []).append(message)
+    for order in orders:
+        for run_id in order.run_ids:
+            found, row = arrived.pop(run_id, []), rows.get(run_id)
+            last = max((one.at for one in found), default=order.asked_at)
+            if row is None or any(order.asked_at <= end and last >= first for first, end in forgotten):
+                continue
+            if found and not order.callback:
+                text = f"got {len(found)} callbacks and asked for none"
+                yield Finding("run_callback_unasked", text, run_id)
+            elif order.callback:
+                yield from _rounds(row, found)
+    if not forgotten:
+        for run_id, found in arrived.items():
+            yield Finding(
+                "run_callback_unknown", f"{len(found)} callbacks of a run that nobody started", run_id
+            )
+
+
+def _rounds(row: RunRow, messages: Sequence[Message]) -> Iterator[Finding]:
+    if any(message.signed is False for message in messages):
+        yield Finding("run_callback_unsigned", "a callback whose signature is wrong", row.id)
+    first: dict[int, int] = {}
+    for place, message in enumerate(messages):
+        first.setdefault(message.round, place)
+    for number, state in enumerate(row.ends, 1):
+        found = [one for one in messages if one.round == number]
+        if not found:
+            yield Finding("run_callback_missing", f"round {number} ended, and no callback arrived", row.id)
+            continue
+        if len({one.webhook_id for one in found}) > 1:
+            yield Finding("run_callback_doubled", f"round {number} has callbacks with different ids", row.id)
+        if {one.status for one in found} != {state}:
+            said = sorted({one.status for one in found})
+            yield Finding(
+                "run_callback_wrong", f"round {number} ended {state}, its callback says {said}", row.id
+            )
+        newer = [later for later, place in first.items() if later > number and place < first[number]]
+        if newer and row.tries.get(number, 1) < 2:
+            text = f"the end of round {number} arrived after that of round {min(newer)}"
+            yield Finding("run_callback_order", text, row.id)
+    if extra := sorted(first.keys() - set(range(1, len(row.ends) + 1))):
+        yield Finding("run_callback_wrong", f"callbacks of rounds {extra}, which have not ended", row.id)

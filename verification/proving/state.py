@@ -32,8 +32,14 @@ from verification.laws import check_laws
 from verification.proving.artifact_records import ArtifactRow, StoredArtifacts
 from verification.proving.judge import DEADLINE_CODES
 from verification.proving.records import AttemptRow, JobRow
+from verification.proving.run_records import OVER as FINISHED
 from verification.proving.run_records import RunRow
+from verification.proving.schedule_mix import DUE, MARK
+from verification.proving.schedule_records import Firing as FiringRow
+from verification.proving.schedule_records import ScheduledJob, StoredFirings
+from verification.schedule_laws import check_schedules
 from workflows.models import Run, RunEvent
+from workflows.schedules.models import Firing
 
 FLEET = "main"
 _FINAL = sorted(state.value for state in FINAL_JOB_STATES)
@@ -97,6 +103,10 @@ class State:
             return check_laws(drained=drained, ports=self.ports(), **more)
         return None
 
+    def broken_schedule_laws(self) -> list[str]:
+        """Return violations of the laws of the trial's schedules, which have ended."""
+        return list(check_schedules(self.tenants.values()))
+
     # -- now -----------------------------------------------------------------------------------------------
 
     def live(self) -> list[Live] | None:
@@ -142,10 +152,27 @@ class State:
 
     def runs(self) -> dict[str, RunRow]:
         """Return the trial's runs of workflows by id."""
-        found = Run.objects.filter(tenant__in=self.tenants.values())
+        ours = self.tenants.values()
+        ends: dict[str, list[str]] = {}
+        events = RunEvent.objects.filter(run__tenant__in=ours, type__in=FINISHED).order_by("run_id", "seq")
+        for run_id, state in events.values_list("run_id", "type"):
+            ends.setdefault(run_id, []).append(state)
+        tries: dict[str, dict[int, int]] = {}
+        callbacks = Callback.objects.filter(tenant__in=ours, subject__startswith="run:")
+        for subject, number, count in callbacks.values_list("subject", "round", "tries"):
+            tries.setdefault(str(subject).removeprefix("run:"), {})[number] = count
         return {
-            run_id: RunRow(run_id, state, code, None if at is None else at.timestamp())
-            for run_id, state, code, at in found.values_list("id", "state", "error_code", "finished_at")
+            run_id: RunRow(
+                run_id,
+                state,
+                code,
+                None if at is None else at.timestamp(),
+                ends.get(run_id, ()),
+                tries.get(run_id, {}),
+            )
+            for run_id, state, code, at in Run.objects.filter(tenant__in=ours).values_list(
+                "id", "state", "error_code", "finished_at"
+            )
         }
 
     def waiting(self, pool: str | None = None) -> int | None:
@@ -222,6 +249,15 @@ class State:
             return list(jobs.values_list("id", flat=True))
         return []
 
+    def ended_with_files(self, before: float) -> bool:
+        """Return True if no job that uses an artifact and was accepted before then (Unix seconds) is
+        unfinished."""
+        with _unless_away():
+            jobs = Job.objects.filter(created_at__lt=datetime.fromtimestamp(before, UTC))
+            unfinished = jobs.exclude(state__in=_FINAL).values_list("id", flat=True)
+            return not ArtifactUse.objects.filter(job__in=list(unfinished[:_PAGE])).exists()
+        return False
+
     def pending_callbacks(self) -> tuple[int, float] | None:
         """Return the number of undelivered callbacks, and when the last one is due (Unix seconds)."""
         with _unless_away():
@@ -246,6 +282,11 @@ class State:
     def rows(self) -> Iterator[JobRow]:
         """Yield all jobs of the trial."""
         names = {pk: name for name, pk in self.tenants.items()}
+        schedules = dict(
+            Firing.objects.filter(schedule__tenant__in=self.tenants.values())
+            .exclude(job_id=None)
+            .values_list("job_id", "schedule__name")
+        )
         fields = (
             "id",
             "tenant_id",
@@ -271,7 +312,39 @@ class State:
                 tenant = names[job.pop("tenant_id")]
                 run = (job.pop("followed_by") or "").removeprefix("run:")
                 made = tuple(attempts.get(job["id"], ()))
-                yield JobRow(**job, tenant=tenant, result_attempt=named, attempts=made, run=run)
+                schedule = schedules.get(job["id"], "")
+                yield JobRow(
+                    **job, tenant=tenant, result_attempt=named, attempts=made, run=run, schedule=schedule
+                )
+
+    def firings(self) -> StoredFirings:
+        """Return the records of the trial's schedules."""
+        ours = self.tenants.values()
+        firings = Firing.objects.filter(schedule__tenant__in=ours).select_related("schedule")
+        jobs = Job.objects.filter(tenant__in=ours, payload__has_key=MARK)
+        return StoredFirings(
+            [
+                FiringRow(
+                    one.schedule.name,
+                    one.due_at.timestamp(),
+                    (one.until_at or one.due_at).timestamp(),
+                    one.count,
+                    one.outcome,
+                    one.reason,
+                    one.at.timestamp(),
+                    one.job_id or "",
+                    one.run_id or "",
+                    one.end_state,
+                    None if one.ended_at is None else one.ended_at.timestamp(),
+                )
+                for one in firings
+            ],
+            [
+                ScheduledJob(job_id, payload[MARK], datetime.fromisoformat(payload[DUE]).timestamp())
+                for job_id, payload in jobs.values_list("id", "payload")
+            ],
+            set(self.runs()),
+        )
 
     def _attempt_of(self, result: Any) -> str | None:
         """Return the attempt that a result names, also one that became an artifact."""

@@ -8,7 +8,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -28,6 +28,8 @@ from verification.proving.postgresql import OwnPostgresql
 from verification.proving.proxies import Proxies
 from verification.proving.receivers import CallbackReceiver
 from verification.proving.recovery import RunSigns
+from verification.proving.schedule_mix import PlannedSchedule, planned_schedules
+from verification.proving.seaweed import KEY, SECRET, OwnSeaweed
 from verification.proving.sentinel import SentinelValkeys
 from verification.proving.system import (
     CannotProve,
@@ -46,7 +48,11 @@ if TYPE_CHECKING:
 
 TENANTS = ("ada", "bob", "cyd")
 SECOND_WORKER = "second_worker"
+STORE, BUCKET = "store", "prove"
+"""The proxy's route to the S3 server, and the bucket there."""
 LONGEST_RUN_SECONDS = 7.0
+SHORTEST_PERIOD_SECONDS = 10.0
+"""Of schedules of a dispatcher that is not the trial's own: the default of its setting."""
 QUIET_SECONDS = 5.0
 """A callback that was due must be tried within this time after a fault."""
 _WORKER_SECONDS = 60.0
@@ -77,11 +83,14 @@ class Trial:
         self.sentinel: SentinelValkeys | None = None
         self.cluster: ClusterValkeys | None = None
         self.postgresql: OwnPostgresql | None = None
+        self.seaweed: OwnSeaweed | None = None
+        self.store_settings: dict[str, str] = {}
         self.state: State | None = None
         self.sqlite_file = ""
         self.flushed_at = 0.0
         self.forgotten: list[tuple[float, float]] = []
         """When commits were lost with a database, Unix seconds."""
+        self.planned_schedules: list[PlannedSchedule] = []
         self.excuses: dict[str, list[tuple[float, float]]] = {}
         self.accepted_before = 0
         self._ports = free_ports()
@@ -117,6 +126,14 @@ class Trial:
         self.watch.start()
         self.feeder.start()
         self._opened += [self.watch, self.feeder]
+        self._begin_schedules(sorted(keys))
+
+    def _begin_schedules(self, tenants: Sequence[str]) -> None:
+        shortest = 0.0 if self.options.starts_its_own else SHORTEST_PERIOD_SECONDS
+        self.planned_schedules = planned_schedules(
+            prefix=self.prefix, tenants=tenants, shortest=shortest, shorten=self.options.shorten
+        )
+        self.load.ask(do="schedules", shortest=shortest)
 
     def close(self) -> None:
         """End everything that was started, the dispatcher first."""
@@ -134,6 +151,8 @@ class Trial:
                 valkeys.stop()
         if self.postgresql is not None:
             self.postgresql.stop()
+        if self.seaweed is not None:
+            self.seaweed.kill()
 
     def _start_system(self) -> None:
         options = self.options
@@ -160,12 +179,17 @@ class Trial:
         if direct:
             parts = urlsplit(direct)
             targets["postgresql"] = f"{parts.hostname or '127.0.0.1'}:{parts.port or 5432}"
+        if self.options.store == "s3":
+            targets[STORE] = f"127.0.0.1:{self._start_seaweed().port}"
         proxies = self._start_proxies(targets)
-        environment = dict(self.clocks.environment)
+        environment = {**self.clocks.environment, "DISPATCHER_SCHEDULE_MIN_SECONDS": "1"}
         if direct:
             login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
             netloc = f"{login}127.0.0.1:{proxies.port('postgresql')}"
             environment["DATABASE_URL"] = parts._replace(netloc=netloc).geturl()
+        if self.seaweed is not None:
+            self.store_settings = _s3_settings(proxies.port(STORE))
+            environment |= self.store_settings
         if self.options.redis == "sentinel":
             self.sentinel = self._start_sentinel(listens, proxies)
             environment |= self.sentinel.environment
@@ -195,6 +219,14 @@ class Trial:
         valkey = OwnValkey(self.report / "valkey", port=next(self._ports), environment=environment)
         valkey.start()
         return valkey
+
+    def _start_seaweed(self) -> OwnSeaweed:
+        folder = self.report / "seaweed"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.seaweed = OwnSeaweed(folder)
+        self.seaweed.start()
+        self.seaweed.make_bucket(BUCKET)
+        return self.seaweed
 
     def _start_sentinel(self, listens: Mapping[str, int], proxies: Proxies) -> SentinelValkeys:
         ports = tuple(next(self._ports) for _ in range(sentinel.SENTINELS))
@@ -227,6 +259,7 @@ class Trial:
         os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = self.system.database_url, self.system.redis_url
         if self.sentinel is not None:
             os.environ.update(self.sentinel.environment)
+        os.environ.update(self.store_settings)
         os.environ["DISPATCHER_LOG_LEVEL"] = "ERROR"
         import django
 
@@ -303,7 +336,7 @@ class Trial:
         command = [*OWN_COMMAND, "gpu_worker", *called]
         clocks = self.clocks.environment if self.clocks else {}
         broker = self.sentinel.environment if self.sentinel else {}
-        settings = {**self.system.settings(), **clocks, **broker, **environment}
+        settings = {**self.system.settings(), **clocks, **broker, **self.store_settings, **environment}
         worker = self.children.start(name, *command, environment=settings)
         until = time.monotonic() + _WORKER_SECONDS
         while not ready.exists():
@@ -384,3 +417,13 @@ class Trial:
         """The server reports correctly again; the excuse lasts until the runs that it denied have ended."""
         begin, _ = self.excuses[server].pop()
         self.excuses[server].append((begin, time.time() + LONGEST_RUN_SECONDS + 3.0))
+
+
+def _s3_settings(port: int) -> dict[str, str]:
+    """Return the variables of a dispatcher whose store is behind this port of the proxy."""
+    return {
+        "DISPATCHER_ARTIFACT_STORE": f"s3://{BUCKET}?endpoint=http://127.0.0.1:{port}&region=us-east-1",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }

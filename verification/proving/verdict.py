@@ -1,4 +1,4 @@
-"""Collects the four records after the drain, and judges them."""
+"""Collects the records after the drain, and judges them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from verification.proving.records import (
     read_node_log,
     read_orders,
 )
-from verification.proving.run_records import RunOrder, compare_runs, read_runs
+from verification.proving.run_records import RunOrder, compare_run_messages, compare_runs, read_runs
+from verification.proving.schedule_records import (
+    Firing,
+    ScheduleOrder,
+    StoredFirings,
+    compare_schedules,
+    read_schedules,
+)
 
 if TYPE_CHECKING:
     from verification.proving.trial import Trial
@@ -34,7 +41,7 @@ FORGET_SLACK_SECONDS = 3.0
 
 @dataclass(slots=True)
 class Records:
-    """The four records of a trial. rows: None if the database is not accessible."""
+    """The records of a trial. rows, firings: None if the database is not accessible."""
 
     orders: dict[str, Order]
     answers: list[Answer]
@@ -42,6 +49,8 @@ class Records:
     logs: list[NodeLog]
     messages: list[Message]
     runs: list[RunOrder] = field(default_factory=list)
+    schedules: list[ScheduleOrder] = field(default_factory=list)
+    firings: StoredFirings | None = None
 
 
 @dataclass(slots=True)
@@ -55,12 +64,21 @@ class Outcome:
 
 
 def read_records(trial: Trial) -> Records:
-    """Read the four records of a trial."""
+    """Read the records of a trial."""
     orders, answers = read_orders(trial.ledger)
     rows = None if trial.state is None else {row.id: row for row in trial.state.rows()}
     logs = [read_node_log(gpu.name, read_lines(gpu.log)) for gpu in trial.fleet.gpus]
     messages = list(read_messages(read_lines(trial.receiver.log)))
-    return Records(orders, answers, rows, logs, messages, read_runs(read_lines(trial.ledger)))
+    return Records(
+        orders,
+        answers,
+        rows,
+        logs,
+        messages,
+        read_runs(read_lines(trial.ledger)),
+        read_schedules(read_lines(trial.ledger)),
+        None if trial.state is None else trial.state.firings(),
+    )
 
 
 def judge_records(trial: Trial, records: Records) -> Outcome:
@@ -68,6 +86,14 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
     slopes = trial.watch.samples.slopes()
     skipped: list[str] = []
     wrongs = [*trial.watch.wrongs.values(), *memory_findings(_dispatchers(slopes))]
+    wrongs += compare_schedules(
+        trial.planned_schedules,
+        records.schedules,
+        records.firings,
+        records.rows or {},
+        records.logs,
+        forgotten=trial.forgotten,
+    )
     if trial.forgotten:
         records, left_out = without_lost_commits(records, trial.forgotten)
         skipped.append(f"{left_out} jobs that were accepted, ran or called back while commits were lost")
@@ -85,7 +111,9 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
         run_rows = trial.state.runs()
         if trial.options.starts_its_own and not trial.forgotten:
             wrongs += compare_artifacts(orders, trial.state.artifacts(removes=True))
-        wrongs += compare_runs(records.runs, run_rows, rows.values(), trial.forgotten)
+        scheduled = {one.run for one in records.firings.firings} if records.firings else set()
+        wrongs += compare_run_messages(records.runs, run_rows, records.messages, trial.forgotten)
+        wrongs += compare_runs(records.runs, run_rows, rows.values(), trial.forgotten, scheduled)
         wrongs += _laws(trial, records, skipped)
         if trial.flushed_at:
             wrongs += judge.check_order(rows, records.logs, trial.flushed_at)
@@ -134,8 +162,10 @@ def without_lost_commits(records: Records, spans: Sequence[tuple[float, float]])
         logs=[
             replace(log, runs=[run for run in log.runs if run.job_id not in touched]) for log in records.logs
         ],
-        messages=[one for one in records.messages if one.job_id not in touched],
+        messages=[one for one in records.messages if one.run_id or one.job_id not in touched],
         runs=records.runs,
+        schedules=records.schedules,
+        firings=records.firings,
     )
     return kept, len(touched)
 
@@ -166,6 +196,7 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "runs_of_workflows": dict(sorted(Counter(order.reported for order in records.runs).items())),
         "jobs_with_files": sum(bool(order.artifact) for order in records.orders.values()),
         "jobs_of_runs": sum(bool(row.run) for row in rows.values()),
+        "firings_of_schedules": dict(Counter(_fate(one) for one in _firings(records))),
         "jobs_by_state": dict(sorted(Counter(row.state for row in rows.values()).items())),
         "failed_by_code": dict(Counter(row.error_code for row in rows.values() if row.state == "failed")),
         "attempts": sum(len(row.attempts) for row in rows.values()),
@@ -183,6 +214,7 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "most_runs_at_once": {log.server: log.peak for log in records.logs},
         "callbacks_arrived": len(records.messages),
         "callbacks_repeated": len(records.messages) - len({one.webhook_id for one in records.messages}),
+        "callbacks_of_runs": sum(bool(one.run_id) for one in records.messages),
         "callbacks_signed": signed[True],
         "callbacks_not_signed": signed[False],
         "submits_not_accepted_at_once": dict(statuses),
@@ -190,6 +222,16 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
             (one.took for one in records.answers if one.status in (200, 202)), default=0.0
         ),
     }
+
+
+def _firings(records: Records) -> list[Firing]:
+    if records.firings is not None:
+        return list(records.firings.firings)
+    return [firing for order in records.schedules for firing in order.read]
+
+
+def _fate(firing: Firing) -> str:
+    return f"{firing.outcome} {firing.reason}".strip()
 
 
 def fates(records: Records, rows: Mapping[str, JobRow]) -> Iterator[dict[str, Any]]:
@@ -227,10 +269,13 @@ def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Findin
     accepted = None
     if counts and records.rows is not None:
         accepted = sum(len(order.job_ids) for order in records.orders.values())
-        accepted += sum(bool(row.run) for row in records.rows.values())
+        accepted += sum(bool(row.run or row.schedule) for row in records.rows.values())
     peaks = {log.server: log.peak for log in records.logs}
     for text in trial.state.broken_laws(drained=True, accepted=accepted, peak_running=peaks) or ():
         yield Finding(f"law {text[:3]}", f"{text} (after the drain)")
+    if not trial.forgotten:
+        for text in trial.state.broken_schedule_laws():
+            yield Finding(f"law {text[:4]}", f"{text} (after the drain)")
 
 
 def _dispatchers(slopes: Sequence[Slope]) -> list[Slope]:

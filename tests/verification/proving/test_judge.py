@@ -199,6 +199,8 @@ def test_callbacks_with_different_ends_are_found():
 def test_a_callback_with_another_end_than_the_job_is_found():
     assert against_messages(made.message(status="failed", attempt_id="")) == ["callback_wrong"]
     assert against_messages(made.message(attempt_id="attempt-0")) == ["callback_wrong"]
+    assert against_messages(made.message(attempt_id="")) == ["callback_wrong"]
+    assert against_messages(made.message(attempt_id="", is_long=True)) == []
 
 
 def test_a_callback_of_an_unknown_job_is_found():

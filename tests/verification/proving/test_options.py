@@ -24,6 +24,7 @@ KNOWN = ("kill_worker", "flush")
         (["--database", "mysql://x"], "--database is a postgresql:// URL"),
         (["--url", "http://x", "--api-key", "k", "--database", "own"], "that the trial starts itself"),
         (["--url", "http://x", "--api-key", "k", "--redis", "sentinel"], "that the trial starts itself"),
+        (["--url", "http://x", "--api-key", "k", "--store", "s3"], "that the trial starts itself"),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(arguments, says, capsys, monkeypatch):

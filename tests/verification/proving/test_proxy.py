@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -106,6 +107,24 @@ def test_a_closed_route_refuses_until_it_is_healed_on_the_same_port(proxies):
     proxies.heal("echo")
     with connect(proxies) as again:
         assert ask(again) == b"hello"
+
+
+def test_a_slow_route_delays_all_bytes_and_keeps_their_order(proxies):
+    with connect(proxies) as caller:
+        assert ask(caller) == b"hello"
+        proxies.slow("echo", 0.3)
+        caller.sendall(b"a")
+        proxies.heal("echo")
+        caller.sendall(b"b")
+        received = caller.recv(64)
+        while len(received) < 2:
+            received += caller.recv(64)
+        assert received == b"ab"
+        proxies.slow("echo", 0.3)
+        with connect(proxies) as slow:
+            begun = time.monotonic()
+            assert ask(slow) == b"hello"
+            assert time.monotonic() - begun >= 0.55
 
 
 def test_an_order_to_a_proxy_that_is_gone_is_refused(proxies, children):

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.verification.proving.made import row
+from tests.verification.proving.made import message, row
+from verification.proving.records import Message
 from verification.proving.run_mix import JOBS, SHARE_OF_JOBS, definition, has_run, planned_run
-from verification.proving.run_records import RunOrder, RunRow, compare_runs, read_runs
+from verification.proving.run_records import (
+    RunOrder,
+    RunRow,
+    compare_run_messages,
+    compare_runs,
+    read_runs,
+)
 from workflows.definition.read import read_definition
 
 ORDER = RunOrder("k", "ada", 10.0, ["r"], reported="completed")
@@ -47,6 +54,40 @@ def test_consistent_records_have_no_findings() -> None:
 )
 def test_each_contradiction_is_found(order: RunOrder, rows: list[RunRow], found: list[str]) -> None:
     assert kinds(order, *rows) == found
+
+
+CALLED = replace(ORDER, callback=True)
+TWICE = replace(ROW, ends=("completed", "failed"), tries={1: 1, 2: 1})
+FIRST = message(webhook_id="m1", job_id="", run_id="r", at=15.0)
+SECOND = message(webhook_id="m2", job_id="", run_id="r", round=2, status="failed", at=16.0)
+
+
+@pytest.mark.parametrize(
+    ("order", "row_", "messages", "found"),
+    [
+        (CALLED, TWICE, [FIRST, SECOND], []),
+        (CALLED, TWICE, [FIRST, SECOND, FIRST], []),
+        (CALLED, TWICE, [FIRST], ["run_callback_missing"]),
+        (CALLED, TWICE, [SECOND, FIRST], ["run_callback_order"]),
+        (CALLED, replace(TWICE, tries={1: 2}), [SECOND, FIRST], []),
+        (CALLED, TWICE, [FIRST, SECOND, replace(SECOND, webhook_id="m3")], ["run_callback_doubled"]),
+        (CALLED, TWICE, [FIRST, replace(SECOND, status="completed")], ["run_callback_wrong"]),
+        (CALLED, TWICE, [FIRST, replace(SECOND, signed=False)], ["run_callback_unsigned"]),
+        (CALLED, replace(TWICE, ends=("completed",)), [FIRST, SECOND], ["run_callback_wrong"]),
+        (ORDER, TWICE, [FIRST], ["run_callback_unasked"]),
+        (ORDER, ROW, [replace(FIRST, run_id="other")], ["run_callback_unknown"]),
+    ],
+)
+def test_each_contradiction_of_callbacks_is_found(
+    order: RunOrder, row_: RunRow, messages: list[Message], found: list[str]
+) -> None:
+    assert [one.kind for one in compare_run_messages([order], {"r": row_}, messages)] == found
+    assert list(compare_run_messages([order], {"r": row_}, messages, [(9.0, 12.0)])) == []
+
+
+def test_runs_of_schedules_are_known() -> None:
+    other = replace(ROW, id="s")
+    assert list(compare_runs([ORDER], {"r": ROW, "s": other}, (), scheduled={"s"})) == []
 
 
 def test_a_failure_that_a_fault_explains_is_none() -> None:

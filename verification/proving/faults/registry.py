@@ -65,6 +65,7 @@ from verification.proving.faults.sentinel import (
     PauseMaster,
     PromoteStale,
 )
+from verification.proving.faults.store import CutStore, FullStore, KillStore, SlowStore, StopStore
 from verification.proving.faults.workflows import KillWorkflows
 
 _ORDER: tuple[type[Fault], ...] = (
@@ -113,6 +114,11 @@ _ORDER: tuple[type[Fault], ...] = (
     PartitionMaster,
     PromoteStale,
     MoveSlot,
+    KillStore,
+    SlowStore,
+    StopStore,
+    CutStore,
+    FullStore,
     Flush,
 )
 FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in _ORDER}

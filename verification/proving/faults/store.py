@@ -1,0 +1,145 @@
+"""The S3 server of the store of artifacts: killed, stopped, slow, cut off, full. `--store s3` only: a local
+folder is hit with the web process and the disk (`kill_web`, `stop_web`, `disk_full`)."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from verification.proving.faults.base import Fault
+
+if TYPE_CHECKING:
+    from verification.proving.recovery import Sign
+    from verification.proving.seaweed import OwnSeaweed
+    from verification.proving.trial import Trial
+
+ROUTE = "store"
+JOBS = 8
+"""Jobs with a file that are submitted while a fault lasts; half have a result that becomes an artifact."""
+SLOW_SECONDS = 0.7
+"""Delay of each piece of bytes, in each direction; a request is several pieces."""
+
+
+class StoreFault(Fault):
+    """Jobs with files are submitted while it lasts; it is over when the store answers, no upload waits and
+    every job with a file that was accepted before its repair has ended."""
+
+    bound_seconds, runs_once = 30.0, "all"
+
+    def skip(self, trial: Trial) -> str:
+        return super().skip(trial) or (
+            "" if trial.seaweed else "its store is a local folder: give --store s3"
+        )
+
+    def play(self, trial: Trial) -> None:
+        self.inflict(trial, seaweed_of(trial))
+        trial.feeder.release(JOBS, with_files=True)
+
+    def mend(self, trial: Trial) -> None:
+        self.repair(trial, seaweed_of(trial))
+
+    def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        """Start the fault."""
+        raise NotImplementedError
+
+    def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        """End it. Called once."""
+        raise NotImplementedError
+
+    def signs(self, trial: Trial) -> Mapping[str, Sign]:
+        state = trial.state
+        assert state is not None
+        return {
+            "the store answers": lambda since: seaweed_of(trial).answers(),
+            "no upload waits": lambda since: trial.feeder.counts()["uploads"] == 0,
+            "jobs with files end": state.ended_with_files,
+        }
+
+
+def seaweed_of(trial: Trial) -> OwnSeaweed:
+    """Return the trial's S3 server; call it only in a trial with one."""
+    assert trial.seaweed is not None
+    return trial.seaweed
+
+
+class KillStore(StoreFault):
+    name = "kill_store"
+    expected = (
+        "the store dies and is back after 3 s with its files: uploads and results wait, no object is half"
+    )
+    hold_seconds = 3.0
+
+    def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        seaweed.kill()
+
+    def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        if not seaweed.is_running:
+            seaweed.start()
+
+
+class StopStore(StoreFault):
+    name = "stop_store"
+    expected = "the store hangs for 10 s with open connections: uploads and results wait, other jobs run"
+    hold_seconds = 10.0
+
+    def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        seaweed.send(signal.SIGSTOP)
+
+    def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        seaweed.send(signal.SIGCONT)
+
+
+class SlowStore(StoreFault):
+    name = "slow_store"
+    expected = "every piece of bytes to and from the store is 0.7 s late for 15 s: other jobs are not slower"
+    hold_seconds = 15.0
+
+    def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        assert trial.proxies is not None
+        trial.proxies.slow(ROUTE, SLOW_SECONDS)
+
+    def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        assert trial.proxies is not None
+        trial.proxies.heal(ROUTE)
+
+
+class CutStore(StoreFault):
+    name = "cut_store"
+    expected = "every connection to the store is reset, and new ones are refused for 5 s"
+    hold_seconds = 5.0
+
+    def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        assert trial.proxies is not None
+        trial.proxies.close(ROUTE)
+
+    def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        assert trial.proxies is not None
+        trial.proxies.heal(ROUTE)
+
+
+class FullStore(StoreFault):
+    """The store can write to no file, as on a full disk (RLIMIT_FSIZE)."""
+
+    name = "full_store"
+    expected = "the store's disk is full for 10 s: it refuses uploads and results, which wait; reads go on"
+    hold_seconds = 10.0
+
+    def skip(self, trial: Trial) -> str:
+        here = sys.platform == "linux"
+        return super().skip(trial) or ("" if here else "only Linux lets one process limit another's files")
+
+    def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        self._limit(seaweed.pid, 0)
+
+    def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
+        self._limit(seaweed.pid, resource.RLIM_INFINITY)
+        if not seaweed.is_running:
+            seaweed.start()
+
+    def _limit(self, pid: int, size: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
