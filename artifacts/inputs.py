@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from artifacts.models import Artifact
 from artifacts.store.contract import Store
 from artifacts.store.names import served_type
+from artifacts.store.presence import find_expected
 
 _AT_ONCE = 8
 """Questions to the store at once."""
@@ -28,10 +29,10 @@ def input_urls(job_id: str, store: Store, seconds: float) -> Mapping[str, str]:
     """
     rows = [row for row in Artifact.objects.filter(uses__job=job_id) if row.state == Artifact.State.STORED]
     if len(rows) < 2:
-        found = [store.find(row.key) for row in rows]
+        found = [find_expected(store, row.key) for row in rows]
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as threads:
-            found = list(threads.map(lambda row: store.find(row.key), rows))
+            found = list(threads.map(lambda row: find_expected(store, row.key), rows))
     for row, stored in zip(rows, found, strict=True):
         if stored is None or stored.bytes != row.bytes:
             raise ObjectGone(row.pk)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from django.conf import settings
@@ -23,6 +24,7 @@ from artifacts.keys import ObjectKey
 from artifacts.models import Artifact
 from artifacts.refs import ref
 from artifacts.store.contract import Store
+from artifacts.store.presence import find_expected
 from artifacts.uploads import SNIFFED_BYTES, check_quota, recognised_type
 from artifacts.uses import add_uses
 from foundation.ids import new_id
@@ -137,10 +139,10 @@ def secure(
         check_quota(used["bytes"] or 0, sum(new.values()))
     keys = [ObjectKey(tenant_id, one.sha256) for one in outputs]
     if len(keys) < 2:
-        found = [store.find(key) for key in keys]
+        found = [find_expected(store, key) for key in keys]
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(keys))) as threads:
-            found = list(threads.map(store.find, keys))
+            found = list(threads.map(partial(find_expected, store), keys))
     secured = []
     for output, stored in zip(outputs, found, strict=True):
         if stored is None or stored.bytes != output.bytes:

@@ -36,6 +36,7 @@ from artifacts.store.contract import (
     WrongBytes,
     size_of_part,
 )
+from artifacts.store.presence import find_expected
 from foundation.ids import new_id
 
 State = Artifact.State
@@ -85,7 +86,7 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
     row, left_upload = _row_for(wanted, now)
     if left_upload:
         store.abandon_parts(row.key, left_upload)
-    found = store.find(row.key)
+    found = find_expected(store, row.key) if row.state == State.STORED else store.find(row.key)
     if row.state == State.STORED and found is None:  # somebody removed the object from the store
         Artifact.objects.filter(pk=row.pk, state=State.STORED).update(state=State.PROMISED, stored_at=None)
         row.state = State.PROMISED

@@ -93,7 +93,7 @@ class RunLoad:
         try:
             outcome = client.workflows.wait(run_id, RESTART_SECONDS).status
             if outcome == "completed":
-                client.workflows.retry(run_id, [LAST_NODE])
+                client.workflows.restart(run_id, [LAST_NODE])
                 outcome = "restarted"
         except Conflict:
             outcome = "under way"

@@ -27,6 +27,12 @@ class ActiveFaults:
     hung: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
     http_reply_lost: float = 0.0
+    store_down: bool = False
+    store_reply_lost: float = 0.0
+    store_cut: float = 0.0
+    """Of the gets and puts of the store of artifacts, in the middle."""
+    store_head_lies: float = 0.0
+    """Of the questions for an object that is there."""
     silent_fleets: set[str] = field(default_factory=set)
     """Fleets whose Redis node hangs while those of the others answer."""
     cut_from_redis: set[str] = field(default_factory=set)
@@ -58,6 +64,8 @@ class ActiveFaults:
         self.commit_fails = self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0
         self.wake_lost = self.wake_doubled = self.http_reply_lost = 0.0
         self.hint_lost = self.hint_doubled = 0.0
+        self.store_down = False
+        self.store_reply_lost = self.store_cut = self.store_head_lies = 0.0
         self.hung.clear()
         self.unreachable.clear()
         self.cut_from_redis.clear()

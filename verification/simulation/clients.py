@@ -4,6 +4,7 @@ sometimes cancel."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from foundation.database import statements
-from jobs.domain.errors import NotCancellable, QuotaExhausted, Refused, RunAtInPast
+from jobs.domain.errors import ArtifactMissing, NotCancellable, QuotaExhausted, Refused, RunAtInPast
 from jobs.models import Job
 from jobs.operations.jobs import cancel_job
 from jobs.submission.request import Submit, SubmitRequest, fingerprint
@@ -49,6 +50,8 @@ class Order:
     callback_url: str = ""
     job_ids: set[str] = field(default_factory=set)
     accepted_at: float = 0.0
+    prepare: Callable[[], None] | None = None
+    """Is called before the first try, and after a refusal; None: nothing is to be prepared."""
     cancel_asked_at: float = 0.0
     """When a cancel was answered; 0: none was."""
 
@@ -77,6 +80,12 @@ class Clients:
         world.on_forgotten = self._ask_again
         world.send_jobs = self._send_jobs
         world.request_callbacks = self._request_callbacks
+
+    def add(self, order: Order, prepare: Callable[[], None]) -> None:
+        """Submit one more job in its time. prepare: as of `Order`."""
+        order.prepare = prepare
+        self.orders.append(order)
+        self._world.scheduler.spawn(self._world.outside, partial(self._submit, order))
 
     def waiting(self) -> int:
         """Return the number of orders that were not accepted yet."""
@@ -133,6 +142,8 @@ class Clients:
         world = self._world
         world.scheduler.sleep(max(0.0, order.at - world.scheduler.now))
         again = 0.2
+        if order.prepare is not None:
+            order.prepare()
         while True:
             asked_at = world.scheduler.now
             try:
@@ -152,6 +163,8 @@ class Clients:
                 world.scheduler.note(order.key, f"submit failed: {error}")
                 world.scheduler.sleep(again)
                 again = min(again * 2.0, 5.0)
+                if isinstance(error, ArtifactMissing) and order.prepare is not None:
+                    order.prepare()
         if order.cancel_after is not None:
             world.scheduler.sleep(order.cancel_after)
             self._cancel(order)

@@ -4,6 +4,7 @@ Each server records what ran when, and which requests found it full: by that the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from artifacts.store.contract import StoreError
 from gpu_host.node.admission import CANCELLED_ANSWER, Admission, Refused
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
@@ -19,6 +21,7 @@ from gpu_host.node.work import failed_answer
 from verification.simulation.scheduler import Event, Process, Scheduler
 
 _HANDLER = Handler("", lambda payload, ctx: None)
+Fetch = Callable[[str], bytes]
 Push = Callable[[str, str, Mapping[str, Any]], None]
 
 
@@ -48,7 +51,8 @@ LOST = Answer(0)
 
 class GpuServer:
     """A GPU server. anonymous: it reports neither boot id nor jobs, and ignores fences. ignores_cancel: runs
-    go on after a cancel. push: pushes results."""
+    go on after a cancel. fetch: reads the bytes of a URL, may raise
+    StoreError; None: payloads have no files. push: pushes results."""
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class GpuServer:
         is_async: bool,
         anonymous: bool = False,
         ignores_cancel: bool = False,
+        fetch: Fetch | None = None,
         push: Push | None = None,
     ) -> None:
         self.name, self.slots, self.is_async, self.anonymous, self.ignores_cancel = (
@@ -76,9 +81,10 @@ class GpuServer:
         self.up = False
         self.fails = True
         """Whether runs fail if their payload says so."""
+        self.wrong_files: list[str] = []
         self.only_here_known: Callable[[RunRecord], bool] = lambda ran: False
         """Returns True if worker, database and Redis have all lost the run."""
-        self._scheduler, self._chance, self._push = scheduler, chance, push
+        self._scheduler, self._chance, self._fetch_url, self._push = scheduler, chance, fetch, push
         self._fences: dict[str, int] = {}
         self._late: set[str] = set()
         self._old: set[str] = set()
@@ -198,6 +204,8 @@ class GpuServer:
         payload = run.order.payload
 
         def work() -> None:
+            if "file" in payload:
+                self._fetch(run, payload)
             until = self._scheduler.now + float(payload["seconds"])
             while (left := until - self._scheduler.now) > 0:
                 self._scheduler.sleep(min(left, 0.5))
@@ -214,11 +222,26 @@ class GpuServer:
 
         self._scheduler.spawn(self.machine, work)
 
+    def _fetch(self, run: Run, payload: Mapping[str, Any]) -> None:
+        """Read the payload's file, again until it is whole or the run is cancelled."""
+        fetch = self._fetch_url
+        while fetch is not None and not run.context.cancelled:
+            try:
+                content = fetch(payload["file"])
+            except StoreError:
+                self._scheduler.sleep(0.5)
+                continue
+            if hashlib.sha256(content).hexdigest() != payload["sha256"]:
+                self.wrong_files.append(f"{self.name} got other bytes for job {run.order.job_id}")
+            return
+
     def _outcome(self, run: Run) -> tuple[str, bytes]:
         """payload: {seconds, fails: chance that a try fails}."""
         if self._chance.random() < run.order.payload.get("fails", 0.0) and self.fails:
             return "failed", failed_answer("it failed", "run_failed")
         result = {"attempt": run.order.attempt_id, "server": self.name}
+        if chars := run.order.payload.get("result_chars"):
+            result["text"] = "x" * chars
         return "success", json.dumps({"status": "success", "result": result}).encode()
 
     def _state(self, admission: Admission, run: Run) -> Answer:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from artifacts.models import Artifact
+from artifacts.refs import only_ref
+from artifacts.store.contract import NoSuchObject
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.models import QuarantinedSlot
@@ -68,7 +73,7 @@ def judge(world: World, clients: Clients, plan: Sequence[PlannedFault], workflow
         *_ledger(clients, jobs),
         *_fates(clients, jobs),
         *_early(clients, runs),
-        *_results(jobs, runs),
+        *_results(world, jobs, runs),
         *_cancelled(jobs, runs),
         *_at_most_once(world, jobs, runs),
         *blamed(world),
@@ -144,7 +149,7 @@ def _used_up(job: Job, order: Order) -> bool:
     return job.error_code == "poison" or order.max_retries == 3
 
 
-def _results(jobs: dict[str, Job], runs: dict[str, list[RunRecord]]) -> Iterator[str]:
+def _results(world: World, jobs: dict[str, Job], runs: dict[str, list[RunRecord]]) -> Iterator[str]:
     """A completed job must have the result of the completed attempt, whose run must really have ended."""
     winners: dict[str, list[str]] = defaultdict(list)
     for job_id, attempt_id in _completed():
@@ -155,11 +160,24 @@ def _results(jobs: dict[str, Job], runs: dict[str, list[RunRecord]]) -> Iterator
             yield f"job {job.id} is {job.state} with the completed attempts {won}"
         if job.state != JobState.COMPLETED:
             continue
-        attempt_id = (job.result or {}).get("attempt")
+        attempt_id = _stored_result(world, job).get("attempt")
         if attempt_id not in won:
             yield f"job {job.id} has the result of {attempt_id}, completed are {won}"
         if not any(ran.attempt_id == attempt_id and ran.outcome == "success" for ran in runs[job.id]):
             yield f"job {job.id} has the result of {attempt_id}, which no GPU server ran to its end"
+
+
+def _stored_result(world: World, job: Job) -> dict[str, Any]:
+    """Return the result of a job, also one that is an artifact; empty if its object is missing."""
+    found: dict[str, Any] = job.result or {}
+    if (artifact_id := only_ref(found)) is None:
+        return found
+    row = Artifact.objects.filter(pk=artifact_id).first()
+    try:
+        text = b"" if row is None else b"".join(world.store.chunks(row.key))
+    except NoSuchObject:
+        return {}  # law (13) names it
+    return dict(json.loads(text)) if text else {}
 
 
 def _too_soon(world: World, clients: Clients) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from verification.simulation.artifact_faults import ArtifactFaults
 from verification.simulation.callback_faults import DATABASE_AWAY, CallbackFaults
 from verification.simulation.clock_faults import ClockFaults
 from verification.simulation.operators import Operators
@@ -104,7 +105,8 @@ class PlannedFault:
 def make_plan(seed: int, size: Size) -> list[PlannedFault]:
     """Return the faults of a seed, by time."""
     chance = random.Random(f"{seed} nemesis")
-    names = size.names or [name for name in FAULTS if size.runs or name not in OF_RUNS]
+    left_out = (OF_RUNS if not size.runs else frozenset()) | (OF_FILES if not size.files else frozenset())
+    names = size.names or [name for name in FAULTS if name not in left_out]
     kinds = [name for name in sorted(names) for _ in range(WEIGHTS.get(name, 1))]
     planned = (
         PlannedFault(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
@@ -113,7 +115,7 @@ def make_plan(seed: int, size: Size) -> list[PlannedFault]:
     return sorted(planned, key=lambda one: one.at)
 
 
-class Nemesis(CallbackFaults, StoreFaults, VersionFaults, WorkflowFaults):
+class Nemesis(ArtifactFaults, CallbackFaults, StoreFaults, VersionFaults, WorkflowFaults):
     """Carries out the faults. plan: of this seed, by `make_plan`."""
 
     def __init__(self, world: World, plan: list[PlannedFault]) -> None:
@@ -363,6 +365,7 @@ FAULTS: dict[str, Callable[[Nemesis], None]] = {
     name: function
     for kind in (
         Operators,
+        ArtifactFaults,
         ClockFaults,
         CallbackFaults,
         StoreFaults,
@@ -375,3 +378,5 @@ FAULTS: dict[str, Callable[[Nemesis], None]] = {
 }
 OF_RUNS = frozenset(name for name in vars(WorkflowFaults) if not name.startswith("_"))
 """Faults that only worlds with runs of workflows have."""
+OF_FILES = frozenset(name for name in vars(ArtifactFaults) if not name.startswith("_"))
+"""Faults that only worlds with files have."""

@@ -13,6 +13,7 @@ from jobs.models import Job
 from verification.simulation.clients import Clients
 from verification.simulation.database import connection
 from verification.simulation.deliveries import Deliveries
+from verification.simulation.files import Files
 from verification.simulation.judge import FINAL, cost, judge, judge_now
 from verification.simulation.nemesis import CLOCKS, Nemesis, PlannedFault, make_plan
 from verification.simulation.promptness import Promptness
@@ -69,6 +70,7 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
 def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) -> Verdict:
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
+        files = Files(world, size, clients)
         runs = WorkflowRuns(world, size)
         schedules = Schedules(world, size)
         Nemesis(world, plan)
@@ -99,11 +101,12 @@ def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) 
                 + quotas.broken
                 + promptness.broken
             )
-            broken += [*runs.judge(), *schedules.judge()]
+            broken += [*runs.judge(), *schedules.judge(), *files.judge()]
             broken += deliveries.broken or deliveries.judge({planned.name for planned in plan})
+        of_kinds = {"quota_holds": quotas.held} | cost_of(runs) | schedules.cost() | files.cost()
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
-            plan, cost(world) | {"quota_holds": quotas.held} | cost_of(runs) | schedules.cost(),
+            plan, cost(world) | of_kinds,
             list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip
     finally:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Numbers of jobs, faults, runs of workflows, and schedules. names: the faults to use; empty: all.
-    keeps_history: also for good seeds."""
+    """Numbers of jobs, faults, runs of workflows, schedules, and jobs with files. names: the faults to use;
+    empty: all. keeps_history: also for good seeds."""
 
     jobs: int = 40
     faults: int = 20
@@ -16,6 +16,7 @@ class Size:
     keeps_history: bool = False
     runs: int = 0
     schedules: int = 0
+    files: int = 0
 
     @property
     def fault_seconds(self) -> float:

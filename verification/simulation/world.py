@@ -36,6 +36,7 @@ from jobs.reports.database_clock import read_last_database_time
 from verification.simulation import callbacks
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.advancers import Advancers
+from verification.simulation.artifact_store import SimulatedStore
 from verification.simulation.callbacks import CallbacksRole, CallbackWakes
 from verification.simulation.database import (
     DatabaseLink,
@@ -109,7 +110,10 @@ class World:
         self.chance = random.Random(f"{seed} world")
         self.active_faults = ActiveFaults(random.Random(f"{seed} weather"))
         self._reset()
-        self.redis = RedisServer(client, self.scheduler, self.active_faults)
+        self.redis, self.store = (
+            RedisServer(client, self.scheduler, self.active_faults),
+            SimulatedStore(self.scheduler, self.active_faults),
+        )
         self.versions = Versions(self.redis, differ=layouts_change)
         self.database = DatabaseLink(self.scheduler, self.active_faults)
         self.outside = Process("outside")
@@ -219,6 +223,7 @@ class World:
             announce=self._announce,
             transport=GpuLink(self.scheduler, self.active_faults, self.servers),
             parallel_probes=1,
+            process_store=self.store,  # type: ignore[arg-type]
             after=partial(self._after, process),
             limit_caches=LimitCaches(  # expires only by virtual time
                 limits=RowCache(1e9, max_entries=1000, of=(Tenant,)),
@@ -450,6 +455,7 @@ class World:
                     is_async=is_async,
                     anonymous=name == "zimg-2" and self.chance.random() < 0.5,
                     ignores_cancel=name.endswith("-2") and self.chance.random() < 0.3,
+                    fetch=self.store.get_signed,
                     push=self._push if name == "ltx2-1" and self.chance.random() < 0.5 else None,
                 )
             )

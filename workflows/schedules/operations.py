@@ -56,7 +56,6 @@ _BODY_FIELDS = (
     "end_at",
     "pause_after_failures",
 )
-_TIME_FIELDS = ("cron", "timezone", "every_seconds", "at", "start_at", "end_at")
 _MOST_DROPPED = 10_000
 """Due times that a change counts: those of a week by the minute."""
 
@@ -238,8 +237,8 @@ def _merged(stored: Schedule, new: Schedule) -> Schedule:
     for name in _BODY_FIELDS:
         setattr(merged, name, getattr(new, name))
     merged.updated_at = new.updated_at
-    if any(getattr(stored, name) != getattr(new, name) for name in _TIME_FIELDS):
-        merged.handled_at = max(stored.handled_at, new.handled_at)
+    if _open_dues(stored, stored, new.handled_at) != _open_dues(merged, stored, new.handled_at):
+        merged.handled_at = new.handled_at
     _set_next(merged)
     return merged
 
@@ -248,12 +247,7 @@ def _dropped(stored: Schedule, changed: Schedule) -> Firing | None:
     """Return the row of the due times that came before a change of the timetable and that it leaves out."""
     if changed.handled_at == stored.handled_at:
         return None
-    try:
-        dues = stored.timetable.between(
-            stored.handled_at + timedelta(microseconds=1), changed.handled_at, _MOST_DROPPED
-        )
-    except UnknownTimezone:
-        return None
+    dues = _open_dues(stored, stored, changed.handled_at)
     if not dues:
         return None
     return Firing(
@@ -266,6 +260,16 @@ def _dropped(stored: Schedule, changed: Schedule) -> Firing | None:
         reason=Reason.CHANGED.value,
         at=changed.updated_at,
     )
+
+
+def _open_dues(schedule: Schedule, stored: Schedule, now: datetime) -> list[datetime] | None:
+    """Return the due times of a timetable that have come and that the stored schedule has not handled; None
+    in an unknown time zone."""
+    try:
+        after = stored.handled_at + timedelta(microseconds=1)
+        return schedule.timetable.between(after, now, _MOST_DROPPED)
+    except UnknownTimezone:
+        return None
 
 
 def _changed(schedule: Schedule, **values: Any) -> bool:

@@ -46,13 +46,14 @@ class Player:
         tells: bool = False,
         runs: int = 0,
         schedules: int = 0,
+        files: int = 0,
     ) -> dict[str, Any]:
         asked = {
             "mechanisms": [name for name in without.split(",") if name],
             "faults": [name for name in faults.split(",") if name],
             "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "law": law,
             "until": until, "tells": tells, "runs": runs,
-            "schedules": schedules,
+            "schedules": schedules, "files": files,
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -116,6 +117,7 @@ def _play(
     tells: bool,
     runs: int,
     schedules: int,
+    files: int,
 ) -> dict[str, Any]:
     from tests.verification.simulation.sabotage import MECHANISMS, counted_bookings
     from verification.simulation.run import simulate
@@ -128,6 +130,7 @@ def _play(
         keeps_history=tells,
         runs=runs,
         schedules=schedules,
+        files=files,
     )
     steps: list[str] = []
     cost, broken, played = Counter[str](), list[str](), 0

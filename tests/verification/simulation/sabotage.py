@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,16 @@ from unittest.mock import patch
 
 from django.db import connection
 
+from artifacts import inputs, outputs, uploads
+from artifacts.keys import ObjectKey
+from artifacts.store.contract import StoreUnavailable
 from foundation.database import statements
 from gpus.leasing.library import library_code
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import claiming, group_commit, row_prefetch
+from jobs.execution import claiming, group_commit, row_prefetch, run_outputs
 from jobs.explain import decide
 from jobs.index_rebuild import rebuild
 from jobs.limits import gpu_seconds
@@ -26,7 +29,8 @@ from jobs.models import Attempt, Job
 from jobs.operations import explain_job
 from jobs.sweeps import due_starts
 from jobs.sweeps import quotas as sweeps_quotas
-from verification.simulation import database, redis_link, roles, world
+from verification.simulation import database, files, redis_link, roles, world
+from verification.simulation.artifact_store import SimulatedStore
 from workflows.execution import advancer
 
 Sabotage = Callable[[], Any]
@@ -260,6 +264,41 @@ def figures_of_the_quota() -> Any:
     return patch.object(explain_job, "quota_of", quota_of)
 
 
+@contextmanager
+def second_look() -> Iterator[None]:
+    """One answer of the store decides that an object is lost."""
+    with ExitStack() as stack:
+        for module in (inputs, outputs, uploads):
+            stack.enter_context(patch.object(module, "find_expected", lambda store, key: store.find(key)))
+        yield
+
+
+@contextmanager
+def objects_before_the_end() -> Iterator[None]:
+    """A put counts as done whatever its reply, and the store is not asked before the end is written."""
+    real = SimulatedStore.write
+
+    def write(store: SimulatedStore, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
+        with suppress(StoreUnavailable):
+            real(store, key, size, chunks)
+
+    def secure(tenant_id: int, saved: Any, *_: object) -> Any:
+        return list(saved)
+
+    with patch.object(SimulatedStore, "write", write), patch.object(run_outputs, "secure", secure):
+        yield
+
+
+def uses_of_outputs() -> Any:
+    """The end of a run does not write that its job uses its outputs."""
+    return patch.object(outputs, "add_uses", lambda *_: None)
+
+
+def objects_without_a_row() -> Any:
+    """Objects of runs whose end did not count are never removed."""
+    return patch.object(files, "remove_unknown", lambda *_: 0)
+
+
 MECHANISMS: dict[str, Sabotage] = {
     "result fence": result_fence,
     "look at the row": look_at_the_row,
@@ -282,4 +321,8 @@ MECHANISMS: dict[str, Sabotage] = {
     "quota told to who waits for it": quota_told_to_who_waits_for_it,
     "quota at the door": quota_at_the_door,
     "figures of the quota": figures_of_the_quota,
+    "second look for an object": second_look,
+    "objects before the end": objects_before_the_end,
+    "uses of outputs": uses_of_outputs,
+    "objects without a row": objects_without_a_row,
 }

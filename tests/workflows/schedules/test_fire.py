@@ -108,6 +108,14 @@ def test_an_edit_while_it_is_due_wins(stage: Stage) -> None:
     assert Job.objects.count() == 0
 
 
+def test_an_end_that_is_still_to_come_loses_no_due_time(stage: Stage) -> None:
+    schedule = stage.put(catch_up="all")
+    stage.clock.move(130)  # no sweep
+    stage.put(catch_up="all", end_at=stage.clock.now() + timedelta(days=1))
+    stage.sweep()
+    assert told(schedule) == [("started", "", 1)] * 2
+
+
 def test_an_edit_during_the_sweep_wins(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.put("a")
     other = stage.put("b")

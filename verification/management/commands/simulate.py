@@ -21,7 +21,7 @@ from verification.simulation.run import Verdict
 from verification.simulation.size import Size
 
 PROGRESS_SECONDS = 30.0
-RUNS, SCHEDULES = 1, 2
+RUNS, SCHEDULES, FILES = 1, 2, 2
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 BROKEN, NOT_PLAYED = 1, 3
 """Exit statuses: a law was broken; the seeds could not be played."""
@@ -54,6 +54,12 @@ class Command(BaseCommand):
             default=SCHEDULES,
             help=f"schedules per seed, through a night with a change of the clocks (default {SCHEDULES})",
         )
+        parser.add_argument(
+            "--files",
+            type=int,
+            default=FILES,
+            help=f"jobs with a file and a long result per seed, beside the others (default {FILES})",
+        )
         parser.add_argument("--only", default="", metavar="A,B", help="use only these faults")
         parser.add_argument(
             "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
@@ -79,6 +85,7 @@ class Command(BaseCommand):
             one is not None,
             max(options["runs"], 0),
             max(options["schedules"], 0),
+            max(options["files"], 0),
         )
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
         processes = min(options["processes"], len(seeds))
@@ -105,6 +112,7 @@ class Command(BaseCommand):
             f"{cost['jobs']} jobs, {cost['gpu_runs']} runs on GPUs, {cost['attempts_lost']} attempts lost, "
             f"{cost['runs']} runs of workflows with {cost['nodes']} nodes, "
             f"{cost['firings']} firings of schedules, "
+            f"{cost['artifacts']} artifacts with {cost['store_requests']} requests to the store, "
             f"{cost['quarantined']} slots quarantined, {cost['late_senders']} late senders refused; "
             + (f"{counted(len(broken), 'seed')} broke a law: {broken[:20]}" if broken else "no law broken")
         )
@@ -130,6 +138,6 @@ class Command(BaseCommand):
         only = f" --only {','.join(size.names)}" if size.names else ""
         self.stdout.write(
             f"  replay: {command_line('simulate')} --seed {verdict.seed} --jobs {size.jobs} "
-            f"--faults {size.faults} --runs {size.runs} --schedules {size.schedules}{only} "
-            "--history steps.txt"
+            f"--faults {size.faults} --runs {size.runs} --schedules {size.schedules} --files {size.files}"
+            f"{only} --history steps.txt"
         )
