@@ -67,7 +67,11 @@ class Calls:
         self._retry_seconds = retry_seconds
         self._files = Files(transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
         self.workflows = WorkflowCalls(
-            transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds
+            transport,
+            self,
+            self._files.read,
+            timeout_seconds=timeout_seconds,
+            retry_seconds=retry_seconds,
         )
         self.schedules = ScheduleCalls(self, timeout_seconds=timeout_seconds)
 

@@ -49,7 +49,9 @@ class RunError:
 class Run:
     """A run. status: running, completed, failed or cancelled. round: raised by each restart. counts: nodes of
     the definition by state. waiting_for: nodes that wait for a person or a signal; None in lists, as `inputs`
-    and `output`, which are None too for a key that may not see payloads. urls: paths, `page` among them."""
+    and `output`, which are None too for a key that may not see payloads. output_url: of the artifact of
+    an output that is too long for this answer, which `Client.workflows.output` reads. urls: paths, `page`
+    among them."""
 
     run_id: str
     workflow: str
@@ -67,6 +69,7 @@ class Run:
     waiting_for: tuple[str, ...] | None
     inputs: Any
     output: Any
+    output_url: str | None
     urls: Mapping[str, Any]
 
     @property
@@ -114,7 +117,8 @@ class RunDataErased:
 @dataclass(frozen=True, slots=True)
 class RunNode:
     """A node of a run, or a child of a map (`images[3]`). kind: model, human, signal, timer or workflow.
-    output: a model node's is its job's result. question: of a human node without an answer. items: of a map;
+    output: a model node's is its job's result. output_url: as of a run. question: of a human node without
+    an answer. items: of a map;
     `node(run_id, key, index)` returns one of them."""
 
     key: str
@@ -124,6 +128,7 @@ class RunNode:
     job_id: str | None
     child_run_id: str | None
     output: Any
+    output_url: str | None
     question: Question | None
     error: NodeError | None
     started_at: datetime | None

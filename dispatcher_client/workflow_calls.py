@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from .answers import cursor_of
+from .artifacts import id_of
 from .errors import NoAnswer, NotFound, Unavailable
 from .reading import read_answer
 from .stream import Event, EventParser, follow
@@ -46,15 +47,21 @@ class Sending(Protocol):
 
 
 class WorkflowCalls:
-    """Definitions and runs. api: requests to the dispatcher.
+    """Definitions and runs. api: requests to the dispatcher. read_artifact: returns the JSON in an artifact.
 
     Each call raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
     """
 
     def __init__(
-        self, transport: Transport, api: Sending, *, timeout_seconds: float, retry_seconds: float
+        self,
+        transport: Transport,
+        api: Sending,
+        read_artifact: Callable[[str], Awaitable[Any]],
+        *,
+        timeout_seconds: float,
+        retry_seconds: float,
     ) -> None:
-        self._transport, self._api = transport, api
+        self._transport, self._api, self._read_artifact = transport, api, read_artifact
         self._timeout_seconds, self._retry_seconds = timeout_seconds, retry_seconds
 
     # -- definitions ---------------------------------------------------------------------------------------
@@ -122,7 +129,11 @@ class WorkflowCalls:
         run = await self.wait((await self.start(name, inputs, **options)).run_id, timeout_seconds)
         if run.status != "completed":
             raise RunFailed(run)
-        return run.output
+        return await self.output(run)
+
+    async def output(self, run: Run | RunNode) -> Any:
+        """Return the output of a run or a node, also a long one, which is in an artifact."""
+        return run.output if run.output_url is None else await self._read_artifact(id_of(run.output))
 
     async def get_run(self, run_id: str) -> Run:
         """Return the run."""

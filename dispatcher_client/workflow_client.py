@@ -74,6 +74,10 @@ class Workflows:
         """Start a run, wait until it has ended, and return its output. Raises `RunFailed`, `RunNotOver`."""
         return run_blocking(self._calls.run(name, inputs, timeout_seconds=timeout_seconds, **options))
 
+    def output(self, run: Run | RunNode) -> Any:
+        """Return the output of a run or a node, also a long one, which is in an artifact."""
+        return run_blocking(self._calls.output(run))
+
     def get_run(self, run_id: str) -> Run:
         """Return the run."""
         return run_blocking(self._calls.get_run(run_id))

@@ -25,6 +25,7 @@ from workflows.domain.plan import ERROR, INDEX, INPUTS, ITEM, RUN, NeedsRule, No
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution.callbacks import callbacks_of
+from workflows.execution.long_outputs import stored_output
 from workflows.execution.open_maps import MAP_FAILED
 from workflows.models import MapChunk, MapState, Node, Run, RunEvent, follower_of
 
@@ -47,7 +48,7 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
     for run in Run.objects.exclude(finished_at__lt=before).order_by("id").iterator(chunk_size=100):
         if run.version_id not in plans:
             plans[run.version_id] = read_definition(run.version.spec)
-        rows = _Rows(run, plans[run.version_id])
+        rows = _Rows(run, plans[run.version_id], ports)
         yield from _ended(rows, drained)
         yield from _one_job(rows)
         if run.erase_requested_at is not None:
@@ -60,8 +61,8 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
 class _Rows:
     """The rows of one run."""
 
-    def __init__(self, run: Run, plan: Plan) -> None:
-        self.run, self.plan = run, plan
+    def __init__(self, run: Run, plan: Plan, ports: Ports) -> None:
+        self.run, self.plan, self.ports = run, plan, ports
         self.nodes = list(Node.objects.filter(run=run).order_by("round", "id"))
         self.jobs = {job.id: job for job in Job.objects.filter(followed_by=follower_of(run.id))}
         self.newest = {node.key: node for node in self.nodes}
@@ -98,7 +99,7 @@ class _Rows:
         if node.state != NodeState.COMPLETED:
             return None
         if node.job_id is None:
-            return node.output
+            return stored_output(node, self.ports)
         return self.jobs[node.job_id].result if node.job_id in self.jobs else None
 
     def scope(self, node: Node) -> dict[str, Any]:

@@ -111,16 +111,18 @@ def _erase_rows(run: Run, now: datetime) -> None:
     mark: dict[str, Any] = {ERASED: {"at": now.isoformat()}}
     if run.inputs is not None and not is_erased(run.inputs):
         run.inputs = erased(run.inputs, now)
-    if run.output is not None and not is_erased(run.output):
+    if run.output_artifact is not None:  # nothing uses it any more
+        run.output, run.output_artifact = mark, None
+    elif run.output is not None and not is_erased(run.output):
         run.output = erased(run.output, now)
     run.error_message, run.erase_requested_at = "", run.erase_requested_at or now
-    run.save(update_fields=["inputs", "output", "error_message", "erase_requested_at"])
+    run.save(update_fields=["inputs", "output", "output_artifact", "error_message", "erase_requested_at"])
     for callback in callbacks_of(run):
         callback.body = body_without_data(callback.body)
         callback.save(update_fields=["body"])
     nodes = Node.objects.filter(run=run)
     nodes.update(settings={}, detail="", cache_key=None)
-    nodes.exclude(output=None).update(output=mark)
+    nodes.exclude(output=None, output_artifact=None).update(output=mark, output_artifact=None)
     waits = Wait.objects.filter(node__run=run)
     waits.exclude(answer=None).update(answer=mark)
     waits.update(options={})

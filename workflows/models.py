@@ -67,8 +67,9 @@ class Run(models.Model):
     by each restart. place_us: place in the queue that all its jobs get, microseconds since the epoch.
     parent_node: of a sub-workflow. erase_requested_at: its own data was erased then; erased_up_to: id of the
     last node whose job's was; erased_at: all is. idempotency_key, fingerprint: of the request that started
-    it. event_seq: number of the last event. callback_url: gets a callback at the end of each round; empty:
-    none.
+    it. event_seq: number of the last event. output_artifact: id of the artifact that has the output as JSON,
+    where it is too long for the row; `output` is null then. callback_url: gets a callback at the end of each
+    round; empty: none.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -83,6 +84,7 @@ class Run(models.Model):
     steps = models.PositiveIntegerField(default=0)
     inputs = models.JSONField(null=True, default=None)
     output = models.JSONField(null=True, blank=True, default=None)
+    output_artifact = models.CharField(max_length=26, null=True, blank=True, default=None)
     error_code = models.CharField(max_length=64, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
     error_node = models.CharField(max_length=64, blank=True, default="")
@@ -158,8 +160,8 @@ class Node(models.Model):
     key: ``detect``, or ``detect[17]`` of a child. base: its key in the definition. index: of a child.
     settings: resolved when it started; those of a model node are the payload of its job alone, which can be
     erased. job_id: of a model node; no foreign key, because the run's retention deletes the jobs. output: of
-    nodes without a job; that of a model node is its job's result. cache_key: of `CachedOutput`, where its
-    result is kept. cached_from: id of the job whose result it took.
+    nodes without a job; that of a model node is its job's result. output_artifact: as of a run.
+    cache_key: of `CachedOutput`, where its result is kept. cached_from: id of the job whose result it took.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -175,6 +177,7 @@ class Node(models.Model):
     cache_key = models.CharField(max_length=64, null=True, blank=True, default=None)
     cached_from = models.CharField(max_length=26, null=True, blank=True, default=None)
     output = models.JSONField(null=True, blank=True, default=None)
+    output_artifact = models.CharField(max_length=26, null=True, blank=True, default=None)
     code = models.CharField(max_length=64, blank=True, default="")
     detail = models.TextField(blank=True, default="")
     started_at = models.DateTimeField(null=True, blank=True)

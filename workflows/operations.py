@@ -335,7 +335,8 @@ def restart_run(
         run.round += 1
         run.steps += 1
         run.event_seq += 1
-        run.state, run.finished_at, run.output = RunState.RUNNING.value, None, None
+        run.state, run.finished_at = RunState.RUNNING.value, None
+        run.output = run.output_artifact = None
         run.error_code = run.error_message = run.error_node = ""
         run.cancel_requested_at = run.paused_at = run.deadline_at = None
         run.save()

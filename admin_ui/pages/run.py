@@ -33,6 +33,7 @@ from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.event_stream import shown_run_event
 from workflows.execution.callbacks import callbacks_of
+from workflows.execution.long_outputs import shown_output
 from workflows.models import Node, Run, RunEvent, Wait
 from workflows.reports.cost import Cost, cost_of
 from workflows.reports.explain import RunReason, explain_run
@@ -216,7 +217,7 @@ class RunDetail(HistoryAdmin):
     def _page(self, request: HttpRequest, run: Run) -> dict[str, Any]:
         allowed = self.get_actions_detail(request, run.id)
         may_see = sees_payloads(request)
-        values = [("Output", show_json(run.output))] if run.output is not None else []
+        values = [("Output", show_json(output))] if (output := shown_output(run)) is not None else []
         values += [("Inputs", show_json(run.inputs))]
         parent = None
         if run.parent_node_id is not None:

@@ -35,6 +35,7 @@ from admin_ui.parts.typed_decorators import column
 from foundation.ids import is_id
 from jobs.models import EndNotice
 from workflows.domain.plan import NodeKind
+from workflows.execution.long_outputs import shown_output
 from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
 
 VERSIONS_LISTED = 50
@@ -199,7 +200,7 @@ class NodePages(HistoryAdmin):
 
     @column("output")
     def shown_output(self, node: Node) -> SafeString | str:
-        return json_block(node.output)
+        return json_block(shown_output(node))
 
 
 class OpenWaitFilter(DropdownFilter):  # type: ignore[misc]

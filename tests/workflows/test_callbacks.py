@@ -68,7 +68,7 @@ def test_each_round_has_its_own_callback(theatre: Theatre) -> None:
 
 def test_a_second_callback_of_a_round_is_impossible(theatre: Theatre) -> None:
     run = ended(theatre, "https://hooks.example.com/")
-    again = callback_for(run, RunEnd(RunState.COMPLETED), now=timezone.now())
+    again = callback_for(run, RunEnd(RunState.COMPLETED), None, now=timezone.now())
     assert again is not None
     with pytest.raises(IntegrityError):
         again.save(force_insert=True)

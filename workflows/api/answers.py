@@ -13,6 +13,11 @@ from jobs.api.answers import Reason
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 
+_LONG_OUTPUT = (
+    "Where the output is, as JSON, if it was too long for this answer: `output` then refers to that "
+    "artifact. Else null."
+)
+
 
 class Workflow(TypedDict):
     """A workflow in a list."""
@@ -83,6 +88,7 @@ class Run(RunSummary):
     waiting_for: Annotated[list[str], about("Nodes that wait for a person or a signal, at most 20.")]
     inputs: Any
     output: Any
+    output_url: Annotated[str | None, about(_LONG_OUTPUT)]
 
 
 RunPage = page_of(RunSummary)
@@ -133,6 +139,7 @@ class RunNode(TypedDict):
     output: Annotated[
         Any, about("Null where the key may not see payloads. A model node's is its job's result.")
     ]
+    output_url: Annotated[str | None, about(_LONG_OUTPUT)]
     question: Annotated[
         Question | None, about("Of a human node without an answer. Null where the key may not see payloads.")
     ]

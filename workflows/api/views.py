@@ -39,6 +39,7 @@ from workflows.definition.body import Definition
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.erasing import erase_run_data
+from workflows.execution.long_outputs import shown_output, url_of
 from workflows.models import Node, Run, Version, Wait, Workflow
 from workflows.reports.graph import map_counts
 
@@ -514,7 +515,8 @@ def run_json(run: Run, reader: Principal) -> dict[str, Any]:
         **summary_json(run),
         "waiting_for": waits,
         "inputs": run.inputs if shows else None,
-        "output": run.output if shows else None,
+        "output": shown_output(run) if shows else None,
+        "output_url": url_of(run.output_artifact) if shows else None,
     }
 
 
@@ -543,7 +545,8 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "job_id": node.job_id,
             "child_run_id": node.child_run_id,
             "cached_from": node.cached_from,
-            "output": (results.get(node.job_id) if node.job_id else node.output) if shows else None,
+            "output": (results.get(node.job_id) if node.job_id else shown_output(node)) if shows else None,
+            "output_url": url_of(node.output_artifact) if shows else None,
             "question": questions.get(node.id),
             # a job's text may come from its GPU server; the others are our own
             "error": shown_error(

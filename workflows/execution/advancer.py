@@ -35,6 +35,7 @@ from workflows.execution import cache, reads
 from workflows.execution.callbacks import callback_for
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.counts import RunCounts
+from workflows.execution.long_outputs import keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
@@ -188,7 +189,8 @@ class _Advance:
     """One step of one run, which it decides. notices: those that it takes into account. starts: most nodes
     that it may start.
 
-    changes: of the run's row. cancel: nodes to cancel after the commit. is_due: the run may go on at once.
+    changes: of the run's row. output_artifact: of its output, if that is too long for it. cancel: nodes to
+    cancel after the commit. is_due: the run may go on at once.
     """
 
     def __init__(self, run: Run, advancer: Advancer, notices: list[EndNotice], *, starts: int) -> None:
@@ -196,7 +198,7 @@ class _Advance:
         self.plan = advancer.plan(run.version_id)
         self.now = self.ports.clock.now()
         self.ended_static: dict[str, Node] = {}
-        self.scope = RunScope(run, self.ended_static)
+        self.scope = RunScope(run, self.ended_static, advancer.ports)
         self.seen_steps = run.steps
         self.writes = Writes()
         self.cancelled = run.cancel_requested_at is not None
@@ -214,9 +216,11 @@ class _Advance:
             writes=self.writes,
             scope=self.scope,
             costs=self.costs,
+            ports=self.ports,
             now=self.now,
         )
         self.end: RunEnd | None = None
+        self.output_artifact: str | None = None
         self.has_written = self.is_due = False
         self.cancel: tuple[str, ...] = ()
         self.changes: dict[str, Any] = {}
@@ -240,6 +244,7 @@ class _Advance:
             steps.more or bool(self.writes.new_maps) or (may_start and self.maps.wait())
         )
         if self.has_written:
+            self._keep_long_outputs()
             self._prepare(steps, more)
         has_waited = self.starts < STARTS  # for other runs of the transaction
         self.is_due = (self.has_written or has_waited) and steps.end is None and (more or not all_read)
@@ -275,7 +280,8 @@ class _Advance:
             node.code, node.detail = code, message[:2_000]
         elif node.kind == NodeKind.WORKFLOW:
             child = nodes.child_runs[node.id]
-            node.output, node.code, node.detail = child.output, child.error_code, child.error_message
+            node.output, node.output_artifact = child.output, child.output_artifact
+            node.code, node.detail = child.error_code, child.error_message
         elif node.id in nodes.answers:
             node.output = nodes.answers[node.id]
         elif node.cache_key is not None and node.job_id is not None:
@@ -365,6 +371,15 @@ class _Advance:
         handler = self.plan.on_failure
         return handler if handler is not None and handler.key == key else self.plan.nodes[key]
 
+    def _keep_long_outputs(self) -> None:
+        """Move the outputs of maps that are too long for their rows into artifacts; that of the run, too."""
+        for node in (*self.writes.ended_nodes.values(), *self.writes.new_nodes):
+            if type(node.output) is list and node.index is None and self._spec(node.base).map is not None:
+                node.output_artifact = keep_long(self.run, node.output, self.writes, self.ports)
+                node.output = None if node.output_artifact else node.output
+        if self.end is not None and self.end.output is not None:
+            self.output_artifact = keep_long(self.run, self.end.output, self.writes, self.ports)
+
     # -- writing ---------------------------------------------------------------------------------------------
 
     def _prepare(self, steps: Steps, more: bool) -> None:
@@ -383,13 +398,14 @@ class _Advance:
             return
         self.changes |= {
             "state": steps.end.state.value,
-            "output": steps.end.output,
+            "output": None if self.output_artifact else steps.end.output,
+            "output_artifact": self.output_artifact,
             "error_code": steps.end.code,
             "error_message": steps.end.detail,
             "error_node": steps.end.node,
             "finished_at": self.now,
         }
-        if (callback := callback_for(run, steps.end, now=self.now)) is not None:
+        if (callback := callback_for(run, steps.end, self.output_artifact, now=self.now)) is not None:
             writes.callbacks.append(callback)
         if self.parent_run_id is not None:
             writes.notices.append(

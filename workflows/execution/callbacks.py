@@ -7,15 +7,18 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from artifacts.refs import ref
 from jobs.callbacks.message import callback_of, subject_message_id
 from jobs.models import Callback
 from workflows.domain.advance import RunEnd
 from workflows.domain.states import RunState
+from workflows.execution.long_outputs import url_of
 from workflows.models import Run, Version, follower_of
 
 
-def callback_for(run: Run, end: RunEnd, *, now: datetime) -> Callback | None:
-    """Make the outbox row of a run that ends; None if no callback was requested."""
+def callback_for(run: Run, end: RunEnd, output_artifact: str | None, *, now: datetime) -> Callback | None:
+    """Make the outbox row of a run that ends; None if no callback was requested. output_artifact: that
+    has its output."""
     if not run.callback_url:
         return None
     version = Version.objects.values("workflow__name", "number").get(id=run.version_id)
@@ -29,7 +32,8 @@ def callback_for(run: Run, end: RunEnd, *, now: datetime) -> Callback | None:
         "finished_at": now.isoformat(),
     }
     if end.state is RunState.COMPLETED:
-        body["output"] = end.output
+        body["output"] = end.output if output_artifact is None else ref(output_artifact)
+        body["output_url"] = url_of(output_artifact)
     else:
         body["error"] = {"code": end.code, "message": end.detail, "node": end.node or None}
     return callback_of(

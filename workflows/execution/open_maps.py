@@ -7,6 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
+from jobs.ports import Ports
 from workflows.domain.advance import NodeMove, Window, children_to_start, end_of_map
 from workflows.domain.budget import Costs, OverBudget
 from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeSpec, Plan
@@ -33,10 +34,11 @@ class OpenMaps:
         writes: Writes,
         scope: Mapping[str, Any],
         costs: Costs,
+        ports: Ports,
         now: datetime,
     ) -> None:
         self._run, self._plan, self._starter, self._writes = run, plan, starter, writes
-        self._scope, self._costs, self._now = scope, costs, now
+        self._scope, self._costs, self._ports, self._now = scope, costs, ports, now
         self.states: dict[str, MapState] = {}
         if plan.has_maps:
             self.states = {state.node.base: state for state in reads.open_maps(run=run.id)}
@@ -123,7 +125,7 @@ class OpenMaps:
             unwritten = (*self._writes.ended_nodes.values(), *self._writes.new_nodes)
             children = [one for one in unwritten if one.base == node.base and one.index is not None]
             try:
-                node.output = map_output(self._run, state, children, self._costs.budget())
+                node.output = map_output(self._run, state, children, self._costs.budget(), self._ports)
             except OverBudget as error:
                 end, node.code = NodeState.FAILED, error.code
                 node.detail = f"the list of the map's outputs: {error}"

@@ -35,7 +35,7 @@ newest_node = Read(
     lambda: (
         Node.objects.filter(run_id=value(Run, "id", "run"), key=value(Node, "key"))
         .order_by("-round")
-        .only("id", "state", "job_id", "output")[:1]
+        .only("id", "state", "job_id", "output", "output_artifact")[:1]
     )
 )
 
@@ -53,7 +53,7 @@ _of_ids = ReadAmong(
 _among = ReadAmong(
     (Run, "id"),
     rows=lambda ids: Run.objects.filter(id__in=ids).only(
-        "id", "state", "output", "error_code", "error_message", "parent_node_id"
+        "id", "state", "output", "output_artifact", "error_code", "error_message", "parent_node_id"
     ),
 )
 _errors = ReadAmong(

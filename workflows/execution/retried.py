@@ -162,6 +162,7 @@ def _open_round(run: Run, plan: Plan) -> None:
     if plan.on_failure is not None:
         run.node_states[plan.on_failure.key] = NodeState.PENDING.value
     run.round += 1
-    run.state, run.finished_at, run.output = RunState.RUNNING.value, None, None
+    run.state, run.finished_at = RunState.RUNNING.value, None
+    run.output = run.output_artifact = None
     run.error_code = run.error_message = run.error_node = ""
     run.cancel_requested_at = run.paused_at = run.deadline_at = None

@@ -8,10 +8,12 @@ from typing import Any
 from django.db.models import QuerySet
 
 from jobs.models import Job
+from jobs.ports import Ports
 from workflows.domain.budget import Budget
 from workflows.domain.plan import INPUTS, RUN
 from workflows.domain.states import NodeState
 from workflows.execution import reads
+from workflows.execution.long_outputs import stored_output
 from workflows.models import MapState, Node, Run
 
 
@@ -19,11 +21,11 @@ class RunScope(Mapping[str, Any]):
     """Values by the name with which a reference begins. A node without an output has None.
 
     Each output is read once, from the newest round of its node. ended: rows of nodes by key that have ended
-    and are not written yet.
+    and are not written yet. Reading raises OverBudget and StoreError for outputs that are artifacts.
     """
 
-    def __init__(self, run: Run, ended: Mapping[str, Node]) -> None:
-        self._run, self._ended = run, ended
+    def __init__(self, run: Run, ended: Mapping[str, Node], ports: Ports) -> None:
+        self._run, self._ended, self._ports = run, ended, ports
         self._known: dict[str, Any] = {RUN: {"id": run.id, "round": run.round}}
 
     def __getitem__(self, name: str) -> Any:
@@ -43,15 +45,15 @@ class RunScope(Mapping[str, Any]):
         node = self._ended.get(key)
         if node is None:
             node = reads.newest_node.first(run=self._run.id, key=key)
-        return None if node is None else output_of(node)
+        return None if node is None else output_of(node, self._ports)
 
 
-def output_of(node: Node) -> Any:
-    """Return the output of a node; None unless it completed."""
+def output_of(node: Node, ports: Ports) -> Any:
+    """Return the output of a node; None unless it completed. Raises OverBudget, StoreError."""
     if node.state != NodeState.COMPLETED:
         return None
     if node.job_id is None:
-        return node.output
+        return stored_output(node, ports)
     return reads.result_of_job.first(id=node.job_id)
 
 
@@ -66,7 +68,7 @@ def completed_children(run: Run, base: str, first_round: int) -> QuerySet[Node]:
     )
 
 
-def map_output(run: Run, state: MapState, ended: Iterable[Node], budget: Budget) -> list[Any]:
+def map_output(run: Run, state: MapState, ended: Iterable[Node], budget: Budget, ports: Ports) -> list[Any]:
     """Return the outputs of a map's children, in order; None for one that did not complete.
 
     ended: children whose ends are not written yet. Raises OverBudget before it has read much more than may be
@@ -79,11 +81,11 @@ def map_output(run: Run, state: MapState, ended: Iterable[Node], budget: Budget)
     def add(child: Node) -> None:
         assert child.index is not None
         if child.job_id is None:
-            found[child.index] = budget.take(child.output)
+            found[child.index] = budget.take(stored_output(child, ports))
         else:
             jobs[child.job_id] = child.index
 
-    for child in children.only("index", "job_id", "output").iterator(chunk_size=100):
+    for child in children.only("index", "job_id", "output", "output_artifact").iterator(chunk_size=100):
         add(child)
     for child in ended:
         if child.state == NodeState.COMPLETED:

@@ -55,7 +55,8 @@ class Writes:
         """Write all rows. Raises Overtaken."""
         statements.insert_all(self.new_nodes)
         statements.update_all(
-            list(self.ended_nodes.values()), ["state", "finished_at", "output", "code", "detail"]
+            list(self.ended_nodes.values()),
+            ["state", "finished_at", "output", "output_artifact", "code", "detail"],
         )
         statements.insert_all(self.new_maps)
         statements.insert_all(self.chunks)

@@ -50,7 +50,7 @@ def _fail(run: Run, ports: Ports) -> None:
     message = f"nothing is under way, and these nodes have not ended: {', '.join(waiting)[:500]}"
     log.error("run_stalled", run_id=run.id, nodes=waiting[:20])
     now = ports.clock.now()
-    callback = callback_for(run, RunEnd(RunState.FAILED, code=STALLED, detail=message), now=now)
+    callback = callback_for(run, RunEnd(RunState.FAILED, code=STALLED, detail=message), None, now=now)
     with write_lock(1), transaction.atomic():
         mine = Run.objects.filter(id=run.id, steps=run.steps, state=RunState.RUNNING.value)
         if not mine.update(

@@ -28,6 +28,7 @@ from workflows.domain.errors import TargetInvalid
 from workflows.domain.states import RunState
 from workflows.domain.template import Unresolved
 from workflows.execution.counts import bucket
+from workflows.execution.long_outputs import shown_output
 from workflows.models import Run, follower_of
 from workflows.operations import insert_run, make_run
 from workflows.schedules.domain.policy import Outcome
@@ -175,7 +176,8 @@ def _run(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Run:
 
 
 def last_of(schedule: Schedule) -> dict[str, Any] | None:
-    """Return the last firing that completed, for references: `due_at` and `output`. None: there is none."""
+    """Return the last firing that completed, for references: `due_at` and `output`, of a long one the
+    reference to its artifact. None: there is none."""
     if schedule.pk is None:
         return None
     newest = list(Firing.objects.filter(schedule=schedule, outcome=Outcome.STARTED.value)[:LAST_AMONG])
@@ -193,7 +195,7 @@ def last_of(schedule: Schedule) -> dict[str, Any] | None:
         if one.job_id in jobs:
             output = Job.objects.values_list("result", flat=True).get(id=one.job_id)
         elif one.run_id in runs:
-            output = Run.objects.values_list("output", flat=True).get(id=one.run_id)
+            output = shown_output(Run.objects.only("output", "output_artifact").get(id=one.run_id))
         else:
             continue
         return {DUE_AT: text_of(one.due_at), "output": output}

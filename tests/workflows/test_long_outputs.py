@@ -1,0 +1,224 @@
+"""Outputs of maps and runs that are too long for their rows: they are artifacts, and references read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.refs import ref
+from artifacts.removal import announce_unused
+from artifacts.store.contract import StoreUnavailable
+from jobs.domain.access import Principal
+from jobs.models import Callback, Job
+from jobs.sweeps import retention
+from tests.workflows.theatre import Theatre, model, states
+from workflows import operations
+from workflows.api.views import nodes_json, run_json
+from workflows.domain.states import RunState
+from workflows.erasing import erase_run_data
+from workflows.execution import long_outputs, writes
+from workflows.models import Node, Run
+from workflows.sweeps import old_runs
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+TEXT = "ä" * 400
+OPERATOR = Principal(tenant_id=None, is_operator=True, name="user:boss")
+
+
+@pytest.fixture(autouse=True)
+def short_rows(settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=1_000)
+
+
+def long_map(**more: Any) -> dict[str, Any]:
+    """A map whose output is long, and a node that needs a short part of it."""
+    return {
+        "nodes": {
+            "all": {**model(payload={"echo": [{"$ref": "index"}, TEXT]}), "map": {"count": 3}},
+            "next": model(payload={"echo": {"$ref": "all[2].echo[0]"}}),
+            **more,
+        },
+        "output": {"last": {"$ref": "next.echo"}, "echoes": {"$ref": "all[*].echo"}},
+    }
+
+
+def of(theatre: Theatre, artifact_id: str | None) -> Any:
+    artifact = Artifact.objects.get(id=artifact_id or "")
+    return json.loads(theatre.ports.artifact_store.read(artifact.key, 0, artifact.bytes))
+
+
+def test_later_nodes_and_the_runs_output_refer_to_parts_of_a_long_output(theatre: Theatre) -> None:
+    run = theatre.to_end(theatre.start(long_map(), callback_url="https://hooks.example.com/"))
+    assert run.state == RunState.COMPLETED, run.error_message
+    node = Node.objects.get(run=run, key="all")
+    assert node.output is None
+    assert [one["echo"] for one in of(theatre, node.output_artifact)] == [[n, TEXT] for n in range(3)]
+    assert Job.objects.get(id=Node.objects.get(run=run, key="next").job_id).payload["echo"] == 2
+    assert run.output is None
+    assert of(theatre, run.output_artifact) == {"last": 2, "echoes": [[n, TEXT] for n in range(3)]}
+    used = ArtifactUse.objects.filter(run=run.id, job="").values_list("artifact_id", flat=True)
+    assert set(used) == {node.output_artifact, run.output_artifact}
+    shown = run_json(run, OPERATOR)
+    assert shown["output"] == ref(run.output_artifact or "")
+    assert shown["output_url"] == f"/api/v1/artifacts/{run.output_artifact}"
+    node.child_run_id = None  # type: ignore[attr-defined]
+    (row,) = nodes_json([node], OPERATOR)
+    assert (row["output"], row["output_url"]) == (
+        ref(node.output_artifact or ""),
+        f"/api/v1/artifacts/{node.output_artifact}",
+    )
+    body = json.loads(Callback.objects.get().body)
+    assert (body["output"], body["output_url"]) == (shown["output"], shown["output_url"])
+
+
+def test_a_short_output_stays_in_its_row(theatre: Theatre) -> None:
+    run = theatre.to_end(
+        theatre.start({"nodes": {"all": {**model(), "map": {"count": 2}}}, "output": {"$ref": "length(all)"}})
+    )
+    assert (run.output, run.output_artifact) == (2, None)
+    assert run_json(run, OPERATOR)["output_url"] is None
+    assert not Artifact.objects.exists()
+
+
+def test_an_output_in_use_by_a_run_is_not_removed(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = theatre.to_end(theatre.start(long_map()))
+    Artifact.objects.update(expires_at=timezone.now() - timedelta(days=1))
+    assert announce_unused(timezone.now(), 100) == 0
+    Run.objects.filter(id=run.id).update(finished_at=timezone.now() - timedelta(days=1_000))
+    monkeypatch.setattr(retention, "summed_up_to", lambda: 2**40)  # all is counted
+    assert old_runs.sweep(theatre.ports).repaired == 1
+    Artifact.objects.update(expires_at=timezone.now() - timedelta(days=1))
+    assert announce_unused(timezone.now(), 100) == 2, "once the run is gone"
+
+
+def test_a_restart_reads_the_output_that_stays(theatre: Theatre) -> None:
+    asks = {"human": {"title": "?", "choose_from": {"$ref": "run.round > `1` && all[*].echo[0]"}}}
+    run = theatre.to_end(theatre.start(long_map(ask=asks)))
+    assert states(run) == {"all": "completed", "next": "completed", "ask": "failed"}
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    operations.answer_wait(run, "ask", 2, by="me", ports=theatre.ports)
+    theatre.to_end(run)
+    assert (run.state, run.round) == (RunState.COMPLETED, 2)
+    assert run.output_artifact is not None
+
+
+def test_an_output_that_was_removed_fails_the_node_that_needs_it(theatre: Theatre) -> None:
+    run = theatre.start(
+        long_map(
+            next={**model(payload={"echo": {"$ref": "all[2].echo"}}), "needs": ["ask"]},
+            ask={"human": {"title": "?", "choose_from": [1]}, "needs": ["all"]},
+        )
+    )
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    Artifact.objects.update(state="gone")
+    operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
+    theatre.to_end(run)
+    node = Node.objects.get(run=run, key="next")
+    assert (node.state, node.code) == ("failed", "output_gone")
+    assert str(Node.objects.get(run=run, key="all").output_artifact) in node.detail
+    theatre.keeps_laws = False  # the output can't be read
+
+
+@pytest.fixture
+def store_away(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "read"):
+            patch.setattr(type(theatre.ports.artifact_store), name, away)
+        yield patch
+
+
+def test_while_the_store_is_away_an_output_stays_in_its_row(
+    theatre: Theatre, store_away: pytest.MonkeyPatch
+) -> None:
+    run = theatre.to_end(theatre.start(long_map()))
+    assert run.state == RunState.COMPLETED
+    assert run.output["last"] == 2
+    assert len(Node.objects.get(run=run, key="all").output) == 3
+    assert not ArtifactUse.objects.exists()
+
+
+def test_a_step_waits_for_a_store_that_does_not_answer(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = theatre.start(
+        long_map(
+            next={**model(payload={"echo": {"$ref": "all[2].echo[0]"}}), "needs": ["ask"]},
+            ask={"human": {"title": "?", "choose_from": [1]}, "needs": ["all"]},
+        )
+    )
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(theatre.ports.artifact_store), "read", away)
+        with pytest.raises(StoreUnavailable):
+            theatre.advancer.advance(run.id)
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED
+
+
+def test_a_step_that_does_not_count_leaves_no_use(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = theatre.start({"nodes": {"all": {**model(payload={"echo": TEXT}), "map": {"count": 3}}}})
+    theatre.advance(run)
+    while Job.objects.exclude(state="completed").exists():
+        theatre.worker.work("m")
+    with monkeypatch.context() as patch:
+        patch.setattr(writes, "lock_for_use", lambda ids: set())
+        assert theatre.advancer.advance(run.id) is True
+    assert not ArtifactUse.objects.exists()
+    assert states(run) == {"all": "running"}
+    theatre.to_end(run)
+    assert ArtifactUse.objects.get().artifact_id == Node.objects.get(key="all").output_artifact
+    assert Artifact.objects.count() == 1, "the same bytes are one artifact"
+
+
+def test_the_long_output_of_a_sub_run_is_read_by_its_parent(theatre: Theatre) -> None:
+    theatre.put("child", long_map())
+    run = theatre.start(
+        {
+            "nodes": {
+                "sub": {"workflow": "child"},
+                "subs": {"workflow": "child", "map": {"count": 2}},
+                "next": model(payload={"echo": [{"$ref": "sub.last"}, {"$ref": "subs[1].echoes[0][0]"}]}),
+            },
+            "output": {"$ref": "subs[*].last"},
+        }
+    )
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [2, 2]), run.error_message
+    assert Job.objects.get(id=Node.objects.get(run=run, key="next").job_id).payload["echo"] == [2, 0]
+
+
+def test_erasing_a_run_erases_its_long_outputs(theatre: Theatre) -> None:
+    run = theatre.to_end(theatre.start(long_map()))
+    keys = [artifact.key for artifact in Artifact.objects.all()]
+    erase_run_data(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    assert "$erased" in run.output
+    assert run.output_artifact is None
+    assert not Node.objects.exclude(output_artifact=None).exists()
+    assert "$erased" in Node.objects.get(run=run, key="all").output
+    assert set(Artifact.objects.values_list("state", flat=True)) == {"gone"}
+    assert [theatre.ports.artifact_store.find(key) for key in keys] == [None, None]
+
+
+def test_an_artifact_that_is_too_large_is_not_read(theatre: Theatre, settings: Any) -> None:
+    run = theatre.to_end(theatre.start(long_map()))
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=100)
+    with pytest.raises(long_outputs.OverBudget, match="bytes; references read up to 400"):
+        long_outputs.stored_output(run, theatre.ports)
+    theatre.keeps_laws = False
