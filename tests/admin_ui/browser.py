@@ -12,12 +12,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 DESKTOP, PHONE = (1440, 900), (360, 740)
+ON_A_DESK = (False, pytest.param(True, marks=pytest.mark.by_hand))
+ON_A_PHONE = (pytest.param(False, marks=pytest.mark.by_hand), True)
+"""Values of `phone`: the gate looks at one size, and all pages have their width in test_every_page.py."""
 _VENDOR = Path(__file__).parent / "vendor" / "axe"
 _RUN_AXE = """async ({region, contrast}) => {
   const options = {resultTypes: ['violations'], preload: false, selectors: false}

@@ -23,7 +23,7 @@ from gpus.registry.index_sync import mirror_registry
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from tests.admin_ui.browser import DESKTOP, PHONE, WebBrowser, wait_until
+from tests.admin_ui.browser import DESKTOP, ON_A_DESK, PHONE, WebBrowser, wait_until
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_running, make_server
 
@@ -138,7 +138,7 @@ Traceback (most recent call last):
 ValueError: no weights"""
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", ON_A_DESK)
 def test_progress_and_output_grow_on_the_page_of_a_running_job(
     web_browser: WebBrowser, works: Works, phone: bool
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_job_on_a_phone_with_the_dark_theme(web_browser: WebBrowser, works: Wo
         visit.assert_quiet()
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", ON_A_DESK)
 def test_a_group_of_dead_letters_is_counted_and_retried(
     web_browser: WebBrowser, works: Works, monkeypatch: pytest.MonkeyPatch, phone: bool
 ) -> None:

@@ -14,7 +14,7 @@ from admin_ui.parts.groups import write_groups
 from foundation.ids import new_id
 from gpus.models import AuditEntry
 from jobs import ports
-from tests.admin_ui.browser import WebBrowser, wait_until
+from tests.admin_ui.browser import ON_A_PHONE, WebBrowser, wait_until
 from tests.admin_ui.test_browser_pages import png
 from tests.support.factories import make_tenant
 from workflows import operations
@@ -71,7 +71,7 @@ def shoot(page: Any, name: str) -> None:
         page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", ON_A_PHONE)
 def test_a_run_is_answered_fails_and_is_restarted_on_its_page(
     web_browser: WebBrowser, boss: User, phone: bool
 ) -> None:

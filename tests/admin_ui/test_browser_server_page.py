@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from gpus.models import Server
 from gpus.registry.index_sync import mirror_registry
 from jobs import ports
-from tests.admin_ui.browser import PHONE, WebBrowser
+from tests.admin_ui.browser import ON_A_PHONE, PHONE, WebBrowser
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_model, make_server
 from tests.support.servers.cog_server import CogServer
@@ -18,7 +18,7 @@ from tests.support.servers.cog_server import CogServer
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", ON_A_PHONE)
 def test_a_server_is_drained_on_its_page_and_edited_below(
     web_browser: WebBrowser, fleet: str, phone: bool
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_server_is_drained_on_its_page_and_edited_below(
         visit.assert_quiet()
 
 
-@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("phone", ON_A_PHONE)
 def test_a_server_is_added_by_its_address(web_browser: WebBrowser, fleet: str, phone: bool) -> None:
     size: dict[str, Any] = {"size": PHONE, "dark": True} if phone else {}
     with CogServer() as cog, web_browser.visit(User.objects.create_superuser("boss"), **size) as visit:

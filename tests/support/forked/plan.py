@@ -24,8 +24,12 @@ class Unit:
     tests: tuple[int, ...]
 
 
+_SHARED = ("shared_system", "player")
+"""Fixtures of a whole run that take seconds to start: their tests are one unit."""
+
+
 def units(items: Sequence[pytest.Item]) -> list[Unit]:
-    """Return the units of all items. Each long test is one."""
+    """Return the units of all items. Each long test is one, unless it shares a fixture with others."""
     together: dict[tuple[Kind, str], list[int]] = {}
     for number, item in enumerate(items):
         together.setdefault(_place(item), []).append(number)
@@ -35,11 +39,11 @@ def units(items: Sequence[pytest.Item]) -> list[Unit]:
 
 
 def _place(item: pytest.Item) -> tuple[Kind, str]:
+    shared = next((name for name in _SHARED if name in getattr(item, "fixturenames", ())), "")
     if item.get_closest_marker("long"):
-        return "long", item.nodeid
+        return "long", shared or item.nodeid
     if item.get_closest_marker("scenario"):
-        shares_system = "shared_system" in getattr(item, "fixturenames", ())
-        return "scenario", "shared_system" if shares_system else str(item.path)
+        return "scenario", shared or str(item.path)
     return "other", str(item.path)
 
 
@@ -54,7 +58,7 @@ class Plan:
         self._scenarios_at_once = scenarios_at_once
         largest_first = sorted(units, key=lambda unit: -len(unit.tests))
         self._scenarios = deque(unit for unit in largest_first if unit.kind == "scenario")
-        self._long = deque(unit for unit in units if unit.kind == "long")
+        self._long = deque(unit for unit in largest_first if unit.kind == "long")
         self._folders: dict[str, deque[Unit]] = {}
         for unit in units:
             if unit.kind == "other":

@@ -9,10 +9,10 @@ from tests.support.forked.plan import Plan, Unit, units
 class Item:
     """What the plan asks of a test."""
 
-    def __init__(self, nodeid: str, *marks: str, shared: bool = False) -> None:
+    def __init__(self, nodeid: str, *marks: str, fixture: str = "") -> None:
         self.nodeid, self.marks = nodeid, marks
         self.path = Path(nodeid.partition("::")[0])
-        self.fixturenames = ["shared_system"] if shared else []
+        self.fixturenames = [fixture]
 
     def get_closest_marker(self, name: str) -> str | None:
         return name if name in self.marks else None
@@ -22,15 +22,17 @@ def others(folder: str, *sizes: int) -> list[Unit]:
     return [Unit("other", folder, tuple(range(size))) for size in sizes]
 
 
-def test_tests_of_a_file_and_scenarios_of_one_system_stay_together() -> None:
+def test_tests_of_a_file_of_one_system_and_of_one_player_stay_together() -> None:
     items: Any = [
         Item("a/one.py::1"),
-        Item("a/s.py::1", "scenario", shared=True),
+        Item("a/s.py::1", "scenario", fixture="shared_system"),
         Item("a/s.py::2", "scenario"),
         Item("a/long.py::1", "long"),
         Item("a/long.py::2", "long"),
-        Item("b/t.py::1", "scenario", shared=True),
+        Item("b/t.py::1", "scenario", fixture="shared_system"),
         Item("a/one.py::2"),
+        Item("c/long.py::1", "long", fixture="player"),
+        Item("d/long.py::1", "long", fixture="player"),
     ]
     assert units(items) == [
         Unit("other", "a", (0, 6)),
@@ -38,6 +40,7 @@ def test_tests_of_a_file_and_scenarios_of_one_system_stay_together() -> None:
         Unit("scenario", "a", (2,)),
         Unit("long", "a", (3,)),
         Unit("long", "a", (4,)),
+        Unit("long", "c", (7, 8)),
     ]
 
 
