@@ -24,6 +24,7 @@ class Unit:
     tests: tuple[int, ...]
 
 
+MOST_SCENARIOS = 30
 _SHARED = ("shared_system", "player")
 """Fixtures of a whole run that take seconds to start: their tests are one unit."""
 
@@ -34,8 +35,18 @@ def units(items: Sequence[pytest.Item]) -> list[Unit]:
     for number, item in enumerate(items):
         together.setdefault(_place(item), []).append(number)
     return [
-        Unit(kind, str(items[tests[0]].path.parent), tuple(tests)) for (kind, _), tests in together.items()
+        Unit(kind, str(items[tests[0]].path.parent), tuple(tests))
+        for (kind, _), all_tests in together.items()
+        for tests in (_in_two(items, all_tests) if kind == "scenario" else [all_tests])
     ]
+
+
+def _in_two(items: Sequence[pytest.Item], tests: list[int]) -> list[list[int]]:
+    """A unit of so many scenarios that another start of what they share is shorter than they are: it is cut
+    before the file in its middle."""
+    middle = items[tests[len(tests) // 2]].path
+    cut = next(place for place, test in enumerate(tests) if items[test].path == middle)
+    return [tests[:cut], tests[cut:]] if cut and len(tests) > MOST_SCENARIOS else [tests]
 
 
 def _place(item: pytest.Item) -> tuple[Kind, str]:

@@ -44,6 +44,20 @@ def test_tests_of_a_file_of_one_system_and_of_one_player_stay_together() -> None
     ]
 
 
+def test_many_scenarios_of_one_system_are_cut_between_two_files() -> None:
+    files = [("s/one.py", 10), ("s/two.py", 12), ("s/three.py", 9)]
+    items: Any = [
+        Item(f"{file}::{number}", "scenario", fixture="shared_system")
+        for file, count in files
+        for number in range(count)
+    ]
+    assert units(items) == [
+        Unit("scenario", "s", tuple(range(10))),
+        Unit("scenario", "s", tuple(range(10, 31))),
+    ]
+    assert units(items[:-1]) == [Unit("scenario", "s", tuple(range(30)))]
+
+
 def test_some_scenarios_begin_at_once_the_largest_first_and_long_tests_beside_them() -> None:
     small, large = Unit("scenario", "s", (1,)), Unit("scenario", "s", (2, 3))
     long = Unit("long", "l", (4,))
