@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import takewhile
 
 from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, F, OuterRef, Q, Window
@@ -32,6 +34,8 @@ MAX_SCHEDULES = 500
 """Per run of the sweep: the others follow a second later."""
 GROUP = 50
 """Schedules whose tickets are pushed together."""
+RUN_SECONDS = 2.0
+"""After so long, a run leaves the others to the next one, which begins with other tenants'."""
 MAX_WITH_NEXT = 2_000
 """Schedules with a firing that may start, that a run considers."""
 MAX_REFUSED = 20
@@ -56,9 +60,11 @@ class DueSchedulesSweep:
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: due schedules, and those with a firing that may start. repaired: those that were
         written."""
-        total = SweepCount()
+        total, watch = SweepCount(), _Watch(ports)
         for keys in _groups(_due(ports)):
-            total += _in_group(keys, ports, _fire)
+            total += _in_group(keys, ports, partial(_fire, watch=watch))
+            if watch.is_over:
+                break
         return total + self._start_next(ports)
 
     # -- firings that wait -----------------------------------------------------------------------------------
@@ -69,14 +75,16 @@ class DueSchedulesSweep:
         if len(self._errors) > MAX_WITH_NEXT:  # most of them have started since
             self._errors.clear()
 
+        watch = _Watch(ports)
+
         def start(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepCount:
-            return _each(schedules, ports, lambda schedule: self._start(schedule, ports, launched, refused))
+            return _each(schedules, watch, lambda schedule: self._start(schedule, ports, launched, refused))
 
         tenants = self._with_next(ports)
         for keys in _groups(list(tenants)):
             left = [key for key in keys if refused[tenants[key]] < MAX_REFUSED]
             total += _in_group(left, ports, start)
-            if total.looked >= MAX_SCHEDULES:
+            if total.looked >= MAX_SCHEDULES or watch.is_over:
                 self._after = keys[-1]
                 break
         return total
@@ -126,18 +134,14 @@ class DueSchedulesSweep:
 
 
 def _due(ports: Ports) -> list[int]:
-    """Return the keys of due schedules; of more than a run handles, as many of each tenant."""
+    """Return the keys of due schedules, in turn by tenant."""
     due = Schedule.objects.filter(next_at__lte=ports.clock.now())
-    keys = list(due.order_by("next_at").values_list("pk", flat=True)[: MAX_SCHEDULES + 1])
-    if len(keys) <= MAX_SCHEDULES:
-        return keys
     rank = Window(RowNumber(), partition_by="tenant_id", order_by=F("next_at").asc())
-    return list(
-        due.annotate(rank=rank).order_by("rank", "next_at").values_list("pk", flat=True)[:MAX_SCHEDULES]
-    )
+    rows = due.annotate(rank=rank).order_by("rank", "next_at")
+    return list(rows.values_list("pk", flat=True)[:MAX_SCHEDULES])
 
 
-def _fire(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepCount:
+def _fire(schedules: list[Schedule], ports: Ports, launched: Launched, *, watch: _Watch) -> SweepCount:
     now = ports.clock.now()
     due = [one for one in schedules if one.next_at is not None and one.next_at <= now]
     alone = fire_together(due, ports, launched, unended_of([one.pk for one in due]))
@@ -153,12 +157,24 @@ def _fire(schedules: list[Schedule], ports: Ports, launched: Launched) -> SweepC
             raise
 
     done = SweepCount(len(due) - len(alone), len(due) - len(alone))
-    return done + _each(_read(sorted(alone)), ports, fire_alone)
+    return done + _each(_read([one.pk for one in due if one.pk in alone]), watch, fire_alone)
 
 
 # -- both ----------------------------------------------------------------------------------------------------
 
 _Work = Callable[[list[Schedule], Ports, Launched], SweepCount]
+
+
+class _Watch:
+    """The time of a run, from now on."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._clock = ports.clock
+        self._until = ports.clock.monotonic() + RUN_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.monotonic() >= self._until
 
 
 def _groups(keys: list[int]) -> Iterable[list[int]]:
@@ -176,14 +192,18 @@ def _in_group(keys: list[int], ports: Ports, work: _Work) -> SweepCount:
 
 
 def _read(keys: list[int]) -> list[Schedule]:
-    return list(Schedule.objects.filter(pk__in=keys).order_by("pk"))
+    found = Schedule.objects.in_bulk(keys)
+    return [found[key] for key in keys if key in found]
 
 
-def _each(schedules: list[Schedule], ports: Ports, act: Callable[[Schedule], bool]) -> SweepCount:
+def _each(schedules: list[Schedule], watch: _Watch, act: Callable[[Schedule], bool]) -> SweepCount:
+    """Act on schedules, at least on one, until the run's time is over."""
+
     def step(schedule: Schedule) -> bool:
         try:
             return act(schedule)
         except (Overtaken, Schedule.DoesNotExist):
             return False  # another sweeper, an edit or a delete was faster
 
-    return sweep_rows("due_schedules", schedules, step)
+    in_time = takewhile(lambda one: one is schedules[0] or not watch.is_over, schedules)
+    return sweep_rows("due_schedules", in_time, step)

@@ -602,6 +602,46 @@ def test_more_due_schedules_than_a_run_handles_are_taken_in_turn_by_tenant(
     assert Job.objects.count() == 13
 
 
+def test_a_backlog_of_large_payloads_is_started_in_parts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fire_module, "MAX_WEIGHT", 200_000)
+    large = {"model": "zimg", "payload": {"list": [[]] * 2_000}}  # about 100 KB in memory
+    for name in ("a", "b", "c"):
+        stage.put(name, submit=large, catch_up="all")
+    stage.clock.move(310)
+    counts = []
+    for _ in range(4):
+        stage.sweep()
+        counts.append(Job.objects.count())
+    assert counts == [6, 12, 15, 15]
+    assert all(len(starts(one)) == 5 for one in Schedule.objects.all())
+
+
+def test_a_tenant_whose_starts_take_long_keeps_no_other_tenant_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fire_module, "MAX_WEIGHT", 1)
+    for number in range(10):
+        stage.put(f"s{number}", catch_up="all")
+    stage.tenant = make_tenant("neighbour")
+    other = stage.put("other")
+    stage.clock.move(130)
+    real = fire_module.prepare
+
+    def prepare(*start: Any) -> Any:
+        stage.clock.move(0.5)
+        return real(*start)
+
+    monkeypatch.setattr(fire_module, "prepare", prepare)
+    stage.sweep()
+    assert len(starts(other)) == 1
+    assert Job.objects.count() <= 5
+    monkeypatch.undo()
+    stage.run_for(5)
+    assert Job.objects.count() == 21
+
+
 def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schedule_backfills=5)
     first, second = stage.put("a", cron="0 * * * *"), stage.put("b", cron="0 * * * *")

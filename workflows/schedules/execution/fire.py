@@ -51,6 +51,8 @@ MAX_DUES = 1_000
 """Due times that one transaction handles: cronsim needs 44 µs for one."""
 MAX_STARTS = 50
 """Firings that one transaction starts."""
+MAX_WEIGHT = 16 * 1024 * 1024
+"""Bytes in memory of what one transaction starts, about; one firing may have more."""
 LOOK_AGAIN_SECONDS = 300.0
 """Time after which a schedule whose time zone is unknown is looked at again."""
 MAX_TRIES = 5
@@ -178,8 +180,10 @@ def fire_together(
     """Fire schedules in one transaction. Return the keys of those that have to be fired alone, because they
     need more than that: all of them if the transaction was rolled back."""
     now = ports.clock.now()
-    plans = []
+    plans: list[_Plan] = []
     for schedule in schedules:
+        if sum(plan.weight for plan in plans) >= MAX_WEIGHT:
+            break
         try:
             timetable, of = schedule.timetable, unended.get(schedule.pk, Unended())
             plan = _Plan(schedule, timetable, of, now, ports, {}, set())
@@ -252,6 +256,7 @@ class _Plan:
     known: set[datetime]
     rows: list[Firing] = field(default_factory=list)
     launches: dict[datetime, Launch] = field(default_factory=dict)
+    weight: int = 0
     replaces: bool = False
     has_more: bool = False
 
@@ -272,7 +277,7 @@ class _Plan:
             if judged.reason is not None:
                 outcome = Outcome.SKIPPED if judged.reason is Reason.PAUSED else Outcome.MISSED
                 self._add(judged.first, outcome, judged.reason, last=judged.last, count=judged.count)
-            elif len(self.launches) >= MAX_STARTS:
+            elif len(self.launches) >= MAX_STARTS or self.weight >= MAX_WEIGHT:
                 self.has_more = True
                 return
             elif not self._take(judged.first, rules):
@@ -308,7 +313,8 @@ class _Plan:
         try:
             if due in self.refusals:
                 raise self.refusals[due]
-            self.launches[due] = prepare(self.schedule, due, self.ports)
+            launch = self.launches[due] = prepare(self.schedule, due, self.ports)
+            self.weight += launch.weight
         except Refused as refused:
             if refused.passes and (again := self._try_again_at(due, refused, rules)) is not None:
                 self.wait_until = again

@@ -24,6 +24,7 @@ from jobs.reports.counters import Key, Name
 from jobs.submission.insert import Entry, store
 from jobs.submission.request import Submitted, read_request
 from jobs.submission.submit import Submission, prepare_entries, push_and_wake
+from workflows.domain.budget import measure
 from workflows.domain.errors import TargetInvalid
 from workflows.domain.states import RunState
 from workflows.domain.template import Unresolved
@@ -36,6 +37,8 @@ from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, names_used, 
 from workflows.schedules.models import Firing, Schedule
 
 LAG_BOUNDS_SECONDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+_VALUE_BYTES = 50
+"""A value in memory, beside the bytes of its JSON."""
 LAST_AMONG = 20
 """Newest firings among which the last completed one is looked for."""
 
@@ -79,11 +82,13 @@ class Launched:
 
 @dataclass(slots=True)
 class Launch:
-    """A target to start: the submission of a job, or a run. entry: of the job, once `check` has made it."""
+    """A target to start: the submission of a job, or a run. entry: of the job, once `check` has made it.
+    weight: of its body, about its bytes in memory."""
 
     submission: Submission | None = None
     run: Run | None = None
     entry: Entry | None = None
+    weight: int = 0
 
 
 def check(launches: Sequence[Launch], ports: Ports) -> list[Refused | None]:
@@ -139,9 +144,11 @@ def prepare(schedule: Schedule, due_at: datetime, ports: Ports) -> Launch:
         scope[LAST] = last_of(schedule)
     try:
         body = resolved(target, scope)
+        size = measure(body, None)
+        weight = size.count + _VALUE_BYTES * size.values
         if SUBMIT in target:
-            return Launch(submission=_submission(schedule, body, ports))
-        return Launch(run=_run(schedule, body, ports))
+            return Launch(submission=_submission(schedule, body, ports), weight=weight)
+        return Launch(run=_run(schedule, body, ports), weight=weight)
     except Unresolved as error:
         raise TargetInvalid(str(error), code=error.code) from None
     except Problem as problem:  # of a body that an earlier version of this code had accepted
