@@ -191,8 +191,9 @@ class Workflow(_Nodes):
     ) -> Map:
         """Return what adds a repeated node: ``wf.map(count=4).model(…)``.
 
-        over: a list, or a reference to one. count: in its place, a number of children. max_parallel: most
-        children at once. fail_at: failed children with which the node fails, a number or a share of all."""
+        over: a list, or a reference to one, or to an artifact of JSON lines. count: in its place, a number of
+        children. max_parallel: most children at once. fail_at: failed children with which the node fails, a
+        number or a share of all."""
         if (over is None) == (count is None):
             refuse("a map has either over or count")
         if max_parallel is not None and not 1 <= max_parallel <= _MAX_PARALLEL:
@@ -255,10 +256,16 @@ class Workflow(_Nodes):
         """Return the workflow as a Mermaid flowchart."""
         return mermaid(self.definition(), self.needs)
 
-    def simulate(self, fakes: Mapping[str, Fake] | None = None, inputs: Any = None) -> SimulatedRun:
+    def simulate(
+        self,
+        fakes: Mapping[str, Fake] | None = None,
+        inputs: Any = None,
+        *,
+        files: Mapping[str, str] | None = None,
+    ) -> SimulatedRun:
         """Run the workflow in this process, with functions in place of models, people and signals; see
         `dispatcher_client.workflow_simulation`. Needs the package `jmespath`."""
-        return simulate(self.definition(), inputs, fakes)
+        return simulate(self.definition(), inputs, fakes, files)
 
     def _add(
         self,

@@ -6,6 +6,7 @@ dispatcher's own tests compare it with what the dispatcher does. It needs the pa
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,16 +42,21 @@ class SimulatedRun:
 
 
 def simulate(
-    definition: Mapping[str, Any], inputs: Any = None, fakes: Mapping[str, Fake] | None = None
+    definition: Mapping[str, Any],
+    inputs: Any = None,
+    fakes: Mapping[str, Fake] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> SimulatedRun:
     """Run a definition to its end.
 
     fakes: by the name of a node, else of its model or workflow: a function that gets the resolved payload
     (``model``), inputs (``workflow``), or what a person or signal is asked for (``human``, ``signal``), and
-    returns the output. It may raise `Failure`. Timers complete at once.
-    Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake.
+    returns the output. It may raise `Failure`. Timers complete at once. files: JSON lines by the id of their
+    artifact, for maps over them.
+    Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake, or an
+    artifact without a file.
     """
-    return _Simulation(definition, inputs, fakes or {}).run()
+    return _Simulation(definition, inputs, fakes or {}, files or {}).run()
 
 
 @dataclass
@@ -58,6 +64,7 @@ class _Simulation:
     definition: Mapping[str, Any]
     inputs: Any
     fakes: Mapping[str, Fake]
+    files: Mapping[str, str]
     ends: dict[str, SimulatedNode] = field(default_factory=dict)
     calls: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -151,7 +158,7 @@ class _Simulation:
             items = list(range(count)) if type(count) is int and count >= 0 else None
             named = [{"index": index} for index in items or ()]
         else:
-            items = self.resolve(node["map"]["over"], scope)
+            items = self.items(self.resolve(node["map"]["over"], scope))
             named = [{"item": item, "index": index} for index, item in enumerate(items or ())]
         if not isinstance(items, list):
             return SimulatedNode(FAILED, error="not a list")
@@ -167,6 +174,20 @@ class _Simulation:
                     return SimulatedNode(FAILED, error=str(error))
                 outputs.append(None)
         return SimulatedNode(COMPLETED, outputs)
+
+    def items(self, found: Any) -> Any:
+        """Return the items of a map: what its `over` selects, or the lines of that artifact."""
+        if not isinstance(found, dict) or found.keys() != {"$artifact"}:
+            return found
+        if (text := self.files.get(found["$artifact"])) is None:
+            raise LookupError(f"there is no file for the artifact {found['$artifact']}; give files[…]")
+        items = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            try:
+                items += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise Failure(f"line {number}: {error}") from None
+        return items
 
     def called(self, key: str, node: Mapping[str, Any], scope: Scope) -> Any:
         """Return the output of a fake."""

@@ -25,9 +25,10 @@ from workflows.domain.plan import ERROR, INDEX, INPUTS, ITEM, RUN, NeedsRule, No
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution.callbacks import callbacks_of
+from workflows.execution.file_maps import items_of
 from workflows.execution.long_outputs import stored_output
 from workflows.execution.open_maps import MAP_FAILED
-from workflows.models import MapChunk, MapState, Node, Run, RunEvent, follower_of
+from workflows.models import MapChunk, MapFile, MapState, Node, Run, RunEvent, follower_of
 
 _FINAL_NODE = frozenset(state.value for state in FINAL_NODE_STATES)
 _FINAL_RUN = frozenset(state.value for state in RunState if state is not RunState.RUNNING)
@@ -72,6 +73,11 @@ class _Rows:
     def maps(self) -> dict[str, MapState]:
         """By the id of the map's node."""
         return {state.node_id: state for state in MapState.objects.filter(node__run=self.run)}
+
+    @cached_property
+    def files(self) -> dict[str, MapFile]:
+        """By the id of the map's node."""
+        return {file.node_id: file for file in MapFile.objects.filter(node__run=self.run)}
 
     @cached_property
     def costs(self) -> Costs:
@@ -170,7 +176,7 @@ def _one_job(rows: _Rows) -> Iterator[str]:
     for node in rows.nodes:
         if node.job_id is not None and node.job_id not in rows.jobs:
             yield f"(10) the job of {node.key} of run {rows.run.id} is not there"
-        is_model = node.kind == NodeKind.MODEL and node.id not in rows.maps
+        is_model = node.kind == NodeKind.MODEL and node.id not in rows.maps and node.id not in rows.files
         is_begun = node.state in (NodeState.RUNNING, NodeState.COMPLETED)
         if is_model and is_begun and node.job_id is None and node.cached_from is None and node.output != []:
             yield f"(10) {node.key} of run {rows.run.id} is {node.state} and has no job"
@@ -242,7 +248,7 @@ def _inputs(rows: _Rows) -> Iterator[str]:
                 yield f"(12) {node.key} of run {rows.run.id} belongs to no map"
                 continue
             if own.node_id not in items:
-                items[own.node_id] = _items(own)
+                items[own.node_id] = _items(own, rows)
             names: dict[str, Any] = {INDEX: node.index}
             if spec.map is not None and spec.map.over is not None:
                 names[ITEM] = items[own.node_id].get(node.index)
@@ -272,7 +278,9 @@ def _map_of(rows: _Rows, child: Node) -> MapState | None:
     return None if node is None else rows.maps.get(node.id)
 
 
-def _items(state: MapState) -> dict[int, Any]:
+def _items(state: MapState, rows: _Rows) -> dict[int, Any]:
+    if (file := rows.files.get(state.node_id)) is not None:
+        return items_of(file, range(state.total), rows.ports)
     found: dict[int, Any] = {}
     for chunk in MapChunk.objects.filter(node_id=state.node_id):
         found.update(enumerate(chunk.items, start=chunk.first))
@@ -290,6 +298,9 @@ def _maps(rows: _Rows, drained: bool) -> Iterator[str]:
         own = rows.children(node.base, node.round, node.round)
         wanted = list(range(state.total)) if state.todo is None else list(state.todo)
         begun = wanted[: state.next_index]
+        file = rows.files.get(node.id)
+        if file is not None and (not file.is_read or file.items != state.total):
+            yield f"(12) {place} has {state.total} items, and {file.items} were read from its file"
         indices = sorted(child.index for child in own if child.index is not None)
         if indices != begun:
             odd = Counter(indices)

@@ -259,6 +259,23 @@ class MapChunk(models.Model):
         return f"{self.node_id} {self.first}"
 
 
+class MapFile(models.Model):
+    """The artifact of JSON lines whose lines are the items of a map, which gets its `MapState` once all of it
+    was read. offset: of the next byte to read. line: lines before it. items: those that are not blank.
+    starts: the offset and the line of every 500th item."""
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, primary_key=True, related_name="map_file")
+    artifact = models.CharField(max_length=26)
+    offset = models.BigIntegerField(default=0)
+    line = models.PositiveIntegerField(default=0)
+    items = models.PositiveIntegerField(default=0)
+    starts = models.JSONField(default=list)
+    is_read = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return f"{self.node_id} {self.artifact}"
+
+
 class Wait(models.Model):
     """What a human, signal or timer node waits for. due_at: of a timer, or of the expiry. answer: JSON;
     answered_at decides whether there is one."""

@@ -64,6 +64,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Maps", "grid_view", "workflows", "mapstate"),
             ("Cached results", "cached", "workflows", "cachedoutput"),
             ("Map lists", "list", "workflows", "mapchunk"),
+            ("Map files", "description", "workflows", "mapfile"),
             ("End notices", "outbox", "jobs", "endnotice"),
             ("Delivery log", "outgoing_mail", "jobs", "callbacktry"),
             ("Receivers", "link_off", "jobs", "receivercircuit"),

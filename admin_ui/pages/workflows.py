@@ -36,7 +36,18 @@ from foundation.ids import is_id
 from jobs.models import EndNotice
 from workflows.domain.plan import NodeKind
 from workflows.execution.long_outputs import shown_output
-from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
+from workflows.models import (
+    CachedOutput,
+    MapChunk,
+    MapFile,
+    MapState,
+    Node,
+    Run,
+    RunEvent,
+    Version,
+    Wait,
+    Workflow,
+)
 
 VERSIONS_LISTED = 50
 
@@ -307,6 +318,17 @@ class MapChunkPages(HistoryAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("node", "first", *(("items",) if sees_payloads(request) else ()))
+
+
+@admin.register(MapFile)
+class MapFilePages(HistoryAdmin):
+    about = "The artifacts of JSON lines whose lines are the items of maps."
+    heavy = ("starts",)
+    list_display = ("node", "artifact", "items", "line", "offset", "is_read")
+    list_select_related = ("node",)
+    ordering = ("-node_id",)
+    sortable_by = ()
+    fields = ("node", "artifact", ("items", "line"), ("offset", "is_read"))
 
 
 @admin.register(RunEvent)

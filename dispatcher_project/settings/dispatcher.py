@@ -53,6 +53,8 @@ class DispatcherSettings:
     """Most nodes in a definition."""
     workflow_map_items: int = 100_000
     """Most items of a map."""
+    workflow_line_bytes: int = 64 * 1024
+    """Longest line of an artifact of JSON lines that is the list of a map; the map fails with `bad_line`."""
     workflow_input_bytes: int = 256 * 1024
     """Largest inputs of a run, as JSON."""
     workflow_value_bytes: int = 16 * 1024 * 1024

@@ -80,6 +80,20 @@ def test_a_node_is_near_another_one() -> None:
             wf.model("trellis", near=wrong)
 
 
+def test_a_map_over_json_lines_runs_with_a_file() -> None:
+    wf = Workflow("w")
+    lines = wf.map({"$artifact": "01"})
+    wf.output(found=lines.model("echo", key="all", n=lines.item.n)[:].n)
+    fakes = {"echo": lambda asked: asked}
+    assert wf.simulate(fakes, files={"01": '{"n": 1}\n\n{"n": 2}\r\n'}).output == {"found": [1, 2]}
+    assert wf.definition()["nodes"]["all"]["map"] == {"over": {"$artifact": "01"}}
+    bad = wf.simulate(fakes, files={"01": "1\n{"}).nodes["all"]
+    assert (bad.state, bad.error[:7]) == ("failed", "line 2:")
+    with pytest.raises(LookupError, match="no file for the artifact 01"):
+        wf.simulate(fakes)
+    read_definition(wf.definition())
+
+
 def test_a_workflow_runs_with_fakes() -> None:
     fakes = {
         "zimg": lambda payload: {"url": payload["prompt"]},

@@ -53,13 +53,20 @@ class NodeMove:
 
 
 @dataclass(frozen=True, slots=True)
+class FileItems:
+    """The items of a map are the lines of a file. artifact: its id."""
+
+    artifact: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStart:
     """A node to start. settings: its kind's, resolved. items: of a map, a list or the number of its
-    children; their settings are resolved when each starts."""
+    children, or a file; their settings are resolved when each starts."""
 
     node: NodeSpec
     settings: Mapping[str, Any] = field(default_factory=dict)
-    items: list[Any] | int | None = None
+    items: list[Any] | int | FileItems | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +299,10 @@ def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int, budget: Budg
         wanted = "a number of children"
     else:
         items = resolve(node.map.over, scope, ("map", "over"), budget=budget)
+        if (artifact := _artifact_of(items)) is not None:
+            return NodeStart(node, items=FileItems(artifact))
         total = len(items) if isinstance(items, list) else -1
-        wanted = "a list"
+        wanted = "a list, or an artifact of JSON lines"
     if total < 0:
         return NodeMove(node.key, NodeState.FAILED, NOT_A_LIST, f"the map needs {wanted}")
     if total > most_items:
@@ -306,6 +315,14 @@ def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int, budget: Budg
     if total == 0:
         return NodeMove(node.key, NodeState.COMPLETED, output=[])
     return NodeStart(node, items=items)
+
+
+def _artifact_of(value: Any) -> str | None:
+    """Return the id of the artifact that a value refers to, if it is such a reference."""
+    if not isinstance(value, dict) or value.keys() != {"$artifact"}:
+        return None
+    found = value["$artifact"]
+    return found if isinstance(found, str) else None
 
 
 def _end(

@@ -239,9 +239,13 @@ class _Advance:
         if steps.end is not None and steps.end.state is RunState.CANCELLED and self._is_overdue():
             steps.end = RunEnd(RunState.FAILED, code=DEADLINE_EXCEEDED, detail="the run's deadline passed")
         self.end, self.cancel = steps.end, steps.cancel
-        self.has_written = bool(self.notices or steps.moves or self.writes.new_nodes or steps.end)
+        self.has_written = bool(
+            self.notices or steps.moves or self.writes.new_nodes or self.writes.files or steps.end
+        )
         more = steps.end is None and (
-            steps.more or bool(self.writes.new_maps) or (may_start and self.maps.wait())
+            steps.more
+            or bool(self.writes.new_maps or self.writes.new_files)
+            or (may_start and self.maps.wait())
         )
         if self.has_written:
             self._keep_long_outputs()

@@ -20,16 +20,17 @@ from jobs.ports import Ports
 from jobs.submission.insert import new_job
 from jobs.submission.request import Allowed, Submit, SubmitRequest, checked_unless_replay
 from workflows.definition.body import MAX_SECONDS
-from workflows.domain.advance import NodeMove, NodeStart
+from workflows.domain.advance import FileItems, NodeMove, NodeStart
 from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
 from workflows.execution import cache
+from workflows.execution.file_maps import FileFault, check_file
 from workflows.execution.near import NearServers
 from workflows.execution.runs import check_inputs, find_version, new_run
 from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
-from workflows.models import MapChunk, MapState, Node, Run, Version, Wait, follower_of
+from workflows.models import MapChunk, MapFile, MapState, Node, Run, Version, Wait, follower_of
 
 STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
@@ -80,9 +81,9 @@ class NodeStarter:
         self.left -= 1
         row = self.new_node(start.node)
         if start.items is not None:
-            self._start_map(start, row)
-            return None
-        self.start(start.node, row, start.settings)
+            self._start_map(start.items, row)
+        else:
+            self.start(start.node, row, start.settings)
         if row.finished_at is None:
             return None
         return NodeMove(row.base, NodeState(row.state), row.code, row.detail, row.output)
@@ -143,9 +144,32 @@ class NodeStarter:
             return min(self.left, self.sub_runs_left())
         return self.left if kind is NodeKind.MODEL else min(self.left, self.waits_left())
 
-    def _start_map(self, start: NodeStart, row: Node) -> None:
-        items = start.items
-        total = items if isinstance(items, int) else len(items or ())
+    def _start_map(self, items: list[Any] | int | FileItems, row: Node) -> None:
+        if isinstance(items, FileItems):
+            self._start_reading(items.artifact, row)
+            return
+        total = items if isinstance(items, int) else len(items)
+        self._writes.new_nodes.append(row)
+        self._writes.new_maps.append(self.map_state(row, total))
+        if isinstance(items, list):
+            self._writes.chunks += [
+                MapChunk(node=row, first=first, items=items[first : first + CHUNK])
+                for first in range(0, total, CHUNK)
+            ]
+
+    def _start_reading(self, artifact_id: str, row: Node) -> None:
+        """Start a map over a file, which the next steps read."""
+        try:
+            check_file(artifact_id, self._run.tenant_id)
+        except FileFault as fault:
+            self.fail(row, fault.code, str(fault))
+            return
+        self._writes.new_nodes.append(row)
+        self._writes.new_files.append(MapFile(node=row, artifact=artifact_id))
+        self._writes.run_uses[self._run.id, artifact_id] = new_run_use(self._run.id, artifact_id)
+
+    def map_state(self, row: Node, total: int) -> MapState:
+        """Return the state of a map that starts its first child next. total: items of its list."""
         state = MapState(node=row, total=total, first_round=self._run.round)
         kept_since = self._run.kept_maps.get(row.base)
         if kept_since is not None:
@@ -153,13 +177,7 @@ class NodeStarter:
             state.first_round = kept_since
             done = set(kept.values_list("index", flat=True))
             state.todo = [index for index in range(total) if index not in done]
-        self._writes.new_nodes.append(row)
-        self._writes.new_maps.append(state)
-        if isinstance(items, list):
-            self._writes.chunks += [
-                MapChunk(node=row, first=first, items=items[first : first + CHUNK])
-                for first in range(0, total, CHUNK)
-            ]
+        return state
 
     def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         run = self._run

@@ -11,7 +11,7 @@ from artifacts.uses import lock_for_use
 from foundation.database import statements
 from jobs import transitions
 from jobs.models import Callback, EndNotice, Job
-from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Wait
+from workflows.models import CachedOutput, MapChunk, MapFile, MapState, Node, Run, RunEvent, Wait
 
 
 class Overtaken(Exception):
@@ -31,6 +31,8 @@ class Writes:
     waits: list[Wait] = field(default_factory=list)
     new_maps: list[MapState] = field(default_factory=list)
     chunks: list[MapChunk] = field(default_factory=list)
+    new_files: list[MapFile] = field(default_factory=list)
+    files: dict[str, MapFile] = field(default_factory=dict)
     maps: dict[str, MapState] = field(default_factory=dict)
     cached: dict[str, CachedOutput] = field(default_factory=dict)
     callbacks: list[Callback] = field(default_factory=list)
@@ -58,6 +60,8 @@ class Writes:
             list(self.ended_nodes.values()),
             ["state", "finished_at", "output", "output_artifact", "code", "detail"],
         )
+        statements.insert_all(self.new_files)
+        statements.update_all(list(self.files.values()), ["offset", "line", "items", "starts", "is_read"])
         statements.insert_all(self.new_maps)
         statements.insert_all(self.chunks)
         statements.update_all(list(self.maps.values()), ["next_index", "running", "completed", "failed"])

@@ -1,0 +1,210 @@
+"""Maps over an artifact of JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from artifacts.errors import InUse
+from artifacts.keep import HashedFile, keep_file
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.refs import ref
+from artifacts.removal import announce_unused, remove_now
+from jobs.models import EndNotice, Job
+from tests.workflows.theatre import Theatre, model, states
+from workflows import operations
+from workflows.domain.states import RunState
+from workflows.execution import json_lines, writes
+from workflows.models import MapFile, MapState, Node, Run
+from workflows.sweeps import unread_notices
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+JSONL = "application/x-ndjson"
+
+
+def upload(
+    theatre: Theatre, data: bytes, content_type: str = JSONL, tenant_id: int | None = None
+) -> Artifact:
+    file = HashedFile(io.BytesIO())
+    file.add(data)
+    return keep_file(
+        file.done(media_type=content_type),
+        tenant_id=tenant_id or theatre.tenant.pk,
+        content_type=content_type,
+        store=theatre.ports.artifact_store,
+        now=theatre.ports.clock.now(),
+    )
+
+
+def lines(*values: Any) -> bytes:
+    return "".join(f"{json.dumps(value)}\n" for value in values).encode()
+
+
+def over(ref_: Any = None, **more: Any) -> dict[str, Any]:
+    """A map over the file that the run's input names."""
+    return {
+        "nodes": {
+            "all": {
+                **model(payload={"echo": [{"$ref": "index"}, {"$ref": "item.n"}]}),
+                "map": {"over": ref_ or {"$ref": "inputs"}, **more},
+            }
+        },
+        "output": {"$ref": "all[*].echo"},
+    }
+
+
+def ended(theatre: Theatre, data: bytes, content_type: str = JSONL, **more: Any) -> Run:
+    artifact = upload(theatre, data, content_type)
+    return theatre.to_end(theatre.start(over(**more), ref(artifact.pk)))
+
+
+def test_each_line_is_an_item_in_order(theatre: Theatre) -> None:
+    run = ended(theatre, lines(*({"n": number * 10} for number in range(7))), max_parallel=3)
+    assert (run.state, run.output) == (RunState.COMPLETED, [[n, n * 10] for n in range(7)]), run.error_message
+    assert MapFile.objects.get().items == MapState.objects.get().total == 7
+
+
+def test_a_file_without_items_completes_at_once(theatre: Theatre) -> None:
+    run = ended(theatre, b"\n\n")
+    assert (run.state, run.output) == (RunState.COMPLETED, [])
+
+
+def test_an_earlier_node_may_name_the_file(theatre: Theatre) -> None:
+    artifact = upload(theatre, lines({"n": 1}, {"n": 2}))
+    definition = over({"$ref": "list.files[0]"})
+    definition["nodes"]["list"] = {"signal": {"name": "list"}}
+    run = theatre.start(definition)
+    theatre.advance(run)
+    operations.send_signal(theatre.tenant.pk, "list", {"files": [ref(artifact.pk)]}, ports=theatre.ports)
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [[0, 1], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "code", "why"),
+    [
+        (b'{"n": 1}\n{"n": \n', JSONL, "bad_line", "line 2"),
+        (b'{"n": 1}\n\xff\n', JSONL, "bad_line", "line 2"),
+        (b'"' + b"x" * 70_000 + b'"', JSONL, "bad_line", "line 1: it has more than 65536 bytes"),
+        (b"[1, 2]", "application/json", "not_json_lines", "application/jsonl"),
+        (b"1\n", "", "not_json_lines", "application/octet-stream"),
+        (b"1\n" * 101, JSONL, "too_many_items", "up to 100 items"),
+    ],
+)
+def test_a_file_that_can_not_be_the_list_fails_the_map_before_any_job(  # noqa: PLR0917
+    theatre: Theatre, settings: Any, data: bytes, content_type: str, code: str, why: str
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_map_items=100)
+    run = ended(theatre, data, content_type)
+    node = Node.objects.get(run=run)
+    assert (run.state, node.code) == (RunState.FAILED, code)
+    assert why in node.detail
+    assert not Job.objects.exists()
+
+
+def test_a_file_of_another_tenant_is_not_there(theatre: Theatre) -> None:
+    artifact = upload(theatre, lines(1), tenant_id=10**6)
+    run = theatre.to_end(theatre.start(over(), ref(artifact.pk)))
+    assert (run.state, Node.objects.get().code) == (RunState.FAILED, "artifact_gone")
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "STEP_LINES", 3)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_reading_goes_on_where_it_was_after_a_crash(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies before and after the commit of each step."""
+    artifact = upload(theatre, lines(*({"n": number} for number in range(10))))
+    run = theatre.start(over(), ref(artifact.pk))
+    seen: list[int] = []
+    while not MapState.objects.exists():
+        with monkeypatch.context() as patch:
+            patch.setattr(writes.Writes, "write", lambda self, now: (_ for _ in ()).throw(SystemExit))
+            with pytest.raises(SystemExit):
+                theatre.advancer.advance(run.id)
+        if seen:
+            assert MapFile.objects.get().items == seen[-1], "nothing of a step that was not committed"
+        theatre.advancer.advance(run.id)  # … and the process dies here
+        theatre.woken.clear()
+        EndNotice.objects.update(at=timezone.now() - timedelta(hours=1))
+        assert EndNotice.objects.filter(followed_by=f"run:{run.id}").exists(), "a sweep finds the run"
+        seen.append(MapFile.objects.get().items)
+    assert seen == [0, 3, 6, 9, 10]
+    unread_notices.sweep(theatre.ports)
+    theatre.to_end(run)
+    assert run.output == [[n, n] for n in range(10)]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_run_is_cancelled_while_its_file_is_read(theatre: Theatre) -> None:
+    artifact = upload(theatre, lines(*({"n": number} for number in range(10))))
+    run = theatre.start(over(), ref(artifact.pk))
+    theatre.advancer.advance(run.id)
+    theatre.advancer.advance(run.id)
+    operations.pause_run(run.id, ports=theatre.ports)
+    theatre.advance(run)
+    assert MapFile.objects.get().items == 3, "a paused run reads no further"
+    operations.cancel_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert (run.state, states(run)) == (RunState.CANCELLED, {"all": "cancelled"})
+    assert not Job.objects.exists()
+
+
+def test_the_file_stays_while_the_run_lives(theatre: Theatre) -> None:
+    artifact = upload(theatre, lines({"n": 1}, {"n": 2}))
+    definition = over(ref(artifact.pk), max_parallel=1)
+    run = theatre.start(definition)
+    theatre.advancer.advance(run.id)
+    assert ArtifactUse.objects.get().run == run.id
+    Artifact.objects.update(expires_at=timezone.now() - timedelta(days=1))
+    assert announce_unused(timezone.now(), 10) == 0
+    with pytest.raises(InUse):
+        remove_now(artifact.pk, theatre.ports.artifact_store, timezone.now())
+    assert theatre.to_end(run).output == [[0, 1], [1, 2]]
+
+
+def test_a_file_that_vanishes_meanwhile_fails_the_items_that_have_not_started(theatre: Theatre) -> None:
+    artifact = upload(theatre, lines(*({"n": number} for number in range(4))))
+    run = theatre.start(over(max_parallel=1, fail_at=4), ref(artifact.pk))
+    theatre.until(run, lambda: Node.objects.filter(index=0).exists())
+    theatre.ports.artifact_store.remove(artifact.key)
+    theatre.to_end(run)
+    assert Node.objects.filter(code="artifact_gone").count() == 3
+    assert run.state == RunState.COMPLETED, "fewer than fail_at"
+    theatre.keeps_laws = False  # its items can't be read
+
+
+def test_a_restart_runs_the_failed_lines_again(theatre: Theatre) -> None:
+    definition = over()
+    definition["nodes"]["all"]["payload"] = {
+        "fault": {"$ref": "item.fault", "default": None},
+        "seconds": 0.001,
+    }
+    definition["nodes"]["all"]["map"]["fail_at"] = 2
+    artifact = upload(theatre, lines({}, {"fault": "fail"}, {}, {"fault": "fail"}))
+    run = theatre.to_end(theatre.start({**definition, "output": None}, ref(artifact.pk)))
+    assert run.state == RunState.FAILED
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
+    assert sorted(
+        Node.objects.filter(run=run, round=2).exclude(index=None).values_list("index", flat=True)
+    ) == [*(1, 3)]
+
+
+def test_items_beyond_the_first_group_are_found(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workflows.execution import file_maps
+
+    for module in (json_lines, file_maps):
+        monkeypatch.setattr(module, "GROUP", 3)
+    run = ended(theatre, lines(*({"n": number} for number in range(8))), max_parallel=2)
+    assert run.output == [[n, n] for n in range(8)]
