@@ -40,7 +40,12 @@ Raises OSError if the name can't be resolved."""
 
 class NotFetched(Exception):
     """The file was not read whole. The text is for the one who named the URL; it goes on after "The URL":
-    "answers 404". It has no address that the name resolved to."""
+    "answers 404". It has no address that the name resolved to. status: of the server's answer, where that is
+    the reason."""
+
+    def __init__(self, text: str = "", status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class AddressRefused(NotFetched):
@@ -156,7 +161,7 @@ async def _get(
         if response.status in _REDIRECTS and location:
             return location
         if response.status != 200:
-            raise NotFetched(f"answers {response.status}")
+            raise NotFetched(f"answers {response.status}", response.status)
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
             raise NotFetched("sends a compressed answer, although it was asked for the plain file")
         if response.length is not None and response.length > limits.bytes:

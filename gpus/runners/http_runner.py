@@ -423,18 +423,30 @@ class SyncHttpRunner(HttpRunner):
                     if health is not None and health.status == 200
                     else "It has no /health page: after a lost connection its slot waits for the run limit.",
                 ),
+                options=_files_of(site.path),
             )
         ]
 
 
+_IMAGES = "/images/generations"
+"""Path of OpenAI's protocol for pictures, as many servers of image models have it."""
+_IMAGE_FILES = ("data[*].b64_json", "data[*].url")
+
+
+def _files_of(path: str) -> dict[str, Any]:
+    """Options for the files in the answers of a known path."""
+    return {"output_files": list(_IMAGE_FILES)} if path.rstrip("/").endswith(_IMAGES) else {}
+
+
 def _operation(model_type: str, site: Site, operation: Operation) -> Proposal:
+    options = {} if operation.schema is None else {"payload_schema": operation.schema}
     return Proposal(
         model_type=model_type,
         model=model_name(operation.path),
         endpoint=f"{site.root}{operation.path}",
         certainty=COMPATIBLE,
         reasons=(f"/openapi.json describes POST {operation.path}.",),
-        options={} if operation.schema is None else {"payload_schema": operation.schema},
+        options=options | _files_of(operation.path),
         test_payload=operation.example,
     )
 

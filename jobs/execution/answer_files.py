@@ -1,18 +1,21 @@
-"""Files in the results of servers that know nothing of artifacts: texts with base64 or `data:` URIs, at the
-places that the model names (`output_files`) or marks (`result_schema`). They become outputs of the run, and
-the result gets references in their place. Also the check of a result against `result_schema`.
+"""Files in the results of servers that know nothing of artifacts: texts with base64, `data:` URIs or URLs, at
+the places that the model names (`output_files`) or marks (`result_schema`). They become outputs of the run,
+and the result gets references in their place. Also the check of a result against `result_schema`.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
 from artifacts.file_fields import file_fields
+from artifacts.keep import clean_name
 from artifacts.media_types import type_of
 from artifacts.refs import only_ref
 from artifacts.uploads import SNIFFED_BYTES
@@ -30,6 +33,7 @@ from foundation.foreign_schema import (
     TooMuchMemory,
     compiled,
 )
+from foundation.http_client import MAX_URL_LENGTH
 from foundation.json_paths import Path, pointer, with_values
 from foundation.json_places import places
 from foundation.json_text import JsonText, NotReadable, unwrap
@@ -38,12 +42,13 @@ from gpus.errors import OutputInvalid, OutputRefused
 from gpus.protocol import ModelSpec
 from gpus.runners.base import SaveOutput
 from gpus.runners.transport import restored
-from jobs.execution.output_errors import OutputsUnavailable
+from jobs.execution.output_errors import OutputsUnavailable, no_room
+from jobs.execution.url_files import UrlFiles
 
 _SHOWN_URL, _SHOWN_BASE64 = "https://artifact.invalid/file", "QUFB"
 """In place of a file's text while a result is checked against its schema."""
 _URLS = ("https://", "http://")
-_HEAD_CHARS = 2000
+_HEAD_CHARS = MAX_URL_LENGTH + 1
 _PIECE_CHARS = 256 * 1024
 _MAX_FIELDS = 10
 
@@ -90,11 +95,11 @@ class _Read:
 class AnswerFiles:
     """The files in the result of one attempt.
 
-    processes: run checks of results that may take long.
+    processes: run checks of results that may take long. urls: reads the files that a result names by URL.
     """
 
-    def __init__(self, spec: ModelSpec, processes: SchemaProcesses) -> None:
-        self._spec, self._processes = spec, processes
+    def __init__(self, spec: ModelSpec, processes: SchemaProcesses, urls: UrlFiles) -> None:
+        self._spec, self._processes, self._urls = spec, processes, urls
         self._read: _Read | None = None
         self._saved: dict[Path, Any] = {}
 
@@ -108,7 +113,8 @@ class AnswerFiles:
             self._read = self._look(unwrap(result), texts)
         for file in self._read.files:
             if file.path not in self._saved:
-                self._saved[file.path] = _save(file, save)
+                keep = self._save_url if file.is_url else _save_text
+                self._saved[file.path] = keep(file, save)
         whole = with_values(self._read.shown, self._saved) if self._saved else self._read.shown
         return JsonText.of(whole) if isinstance(result, JsonText) else whole
 
@@ -160,7 +166,7 @@ class AnswerFiles:
             text = (texts.find(value) if texts is not None else None) or value
             media_types = declared[path].media_types if path in declared else ()
             files.append(_File(path, text, _head(path, text), media_types))
-        return [one for one in files if not one.is_url], list(dict.fromkeys(refs))
+        return files, list(dict.fromkeys(refs))
 
     def _named(self, result: Any) -> Mapping[Path, Any]:
         """Return the values at the paths of `output_files`."""
@@ -176,6 +182,17 @@ class AnswerFiles:
                 detail=f"The result is {_kind(result)}.",  # names of a server's choice are for operators
             )
         return found
+
+    def _save_url(self, file: _File, save: SaveOutput) -> Any:
+        url = file.head  # a longer one is refused
+        try:
+            found = tempfile.TemporaryFile()  # noqa: SIM115
+        except OSError as error:
+            raise no_room(str(error.strerror)) from None
+        with found:
+            said = self._urls.read(url, found, _shown(file.path))
+            name = unquote(urlsplit(url).path.rpartition("/")[2])
+            return _save(file, cast("BinaryIO", found), said, save, name=name or _name(file.path))
 
     def _check(self, schema: ForeignSchema, value: Any) -> None:
         """Raise OutputInvalid for a value that does not match the schema."""
@@ -217,25 +234,27 @@ def _head(path: Path, text: str | LongText) -> str:
         raise _not_a_file(path, error) from None
 
 
-def _save(file: _File, save: SaveOutput) -> Any:
-    """Store a file, and return the reference to it."""
+def _save_text(file: _File, save: SaveOutput) -> Any:
     try:
         chunks, said = _bytes_of(file)
-        with as_file(chunks) as stream:
-            first = stream.read(SNIFFED_BYTES)
-            if not first:
-                raise OutputInvalid(
-                    f"{_shown(file.path)} is empty, and the model's results have a file there."
-                )
-            content_type = type_of(first, said, file.media_types)
-            if content_type is None:
-                raise OutputInvalid(
-                    f"{_shown(file.path)} is {type_of(first, said)}, result_schema says "
-                    f"{' or '.join(file.media_types)}."
-                )
-            return save(stream, name=_name(file.path), content_type=content_type)
+        with as_file(chunks) as found:
+            return _save(file, found, said, save, name=_name(file.path))
     except (BadDataUri, NotReadable) as error:
         raise _not_a_file(file.path, error) from None
+
+
+def _save(file: _File, found: BinaryIO, said: str, save: SaveOutput, *, name: str) -> Any:
+    """Store a file, and return the reference to it. found: its bytes. said: its type, as its server says."""
+    found.seek(0)
+    first, place = found.read(SNIFFED_BYTES), _shown(file.path)
+    if not first:
+        raise OutputInvalid(f"{place} is empty, and the model's results have a file there.")
+    content_type = type_of(first, said, file.media_types)
+    if content_type is None:
+        raise OutputInvalid(
+            f"{place} is {type_of(first, said)}, result_schema says {' or '.join(file.media_types)}."
+        )
+    return save(found, name=clean_name(name), content_type=content_type)
 
 
 def _bytes_of(file: _File) -> tuple[Callable[[], Iterator[bytes]], str]:
@@ -250,7 +269,7 @@ def _bytes_of(file: _File) -> tuple[Callable[[], Iterator[bytes]], str]:
 def _not_a_file(path: Path, error: Exception) -> OutputInvalid:
     return OutputInvalid(
         f"{_shown(path)} is no file: {error}. The model's output_files or result_schema says that its server "
-        "answers base64 or a data: URI there."
+        "answers base64, a data: URI or a URL there."
     )
 
 

@@ -25,6 +25,7 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.base import RunRequest
 from jobs import transitions
+from jobs.callbacks.guard import refused_origins
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
 from jobs.execution.answer_files import AnswerFiles
@@ -36,6 +37,7 @@ from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
 from jobs.execution.row_prefetch import OF_JOB, rows_to_run
 from jobs.execution.run_outputs import RunOutputs, inline_bytes_of
+from jobs.execution.url_files import UrlFiles
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -315,7 +317,7 @@ def make_run(
         log_limits=_log_limits(worker, tries),
     )
     inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"))
-    files = AnswerFiles(spec, worker.ports.schema_processes) if spec.may_have_files else None
+    files = _answer_files(worker, claimed) if spec.may_have_files else None
     outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes, files=files)
     tasks_url = f"{knobs.public_url.rstrip('/')}/api/v1/tasks"
     request = RunRequest(
@@ -369,6 +371,18 @@ def make_run(
             lambda started: _stop_if_refused(cast("StartCommit", started), known())
         )
     return run
+
+
+def _answer_files(worker: WorkerState, claimed: Claimed) -> AnswerFiles:
+    """Return what keeps the files in the result of a claimed attempt."""
+    ports = worker.ports
+    urls = UrlFiles(
+        claimed.endpoint,
+        int(claimed.lease.tenant),
+        ports.clock,
+        lambda: refused_origins(ports.registry),
+    )
+    return AnswerFiles(claimed.spec, ports.schema_processes, urls)
 
 
 def _log_limits(worker: WorkerState, tries: int) -> LogLimits | None:

@@ -15,6 +15,13 @@ class OutputsUnavailable(OutputNotStored):
     is_bounded = True
 
 
+def no_room(why: str) -> OutputsUnavailable:
+    """Return the error of a file for which this host has no room now."""
+    return OutputsUnavailable(
+        f"The worker's temporary folder (TMPDIR) does not take a file of the result: {why}."
+    )
+
+
 class OutputsUnrecorded(OutputsUnavailable):
     """The database did not answer."""
 

@@ -178,7 +178,7 @@ class RunOutputs:
         elif may_name_uploads(result):
             result = self._with_uploads(result)
         if self._files is not None:
-            result = self._files.replaced(result, long_texts, self.save)
+            result = self._with_files(self._files, result, long_texts)
         saved = self.saved
         secured = self._secured(saved)
         if secured is not None:
@@ -195,6 +195,12 @@ class RunOutputs:
                 raise
             log.warning("long_result_kept_inline", job_id=self._lease.job_id, error=error.message)
             return KeptResult(result, secured)
+
+    def _with_files(self, files: AnswerFiles, result: Any, long_texts: LongTexts | None) -> Any:
+        try:
+            return files.replaced(result, long_texts, self.save)
+        except DatabaseError as error:
+            raise _unavailable(error) from None
 
     def _with_uploads(self, result: Any) -> Any:
         """Add the uploads of the run's server that the result names, and return it with references to them.

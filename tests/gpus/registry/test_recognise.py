@@ -15,7 +15,7 @@ from foundation.names import validate_name
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.errors import RunTimedOut
-from gpus.models.model_config import ModelConfig
+from gpus.models.model_config import ModelConfig, usable_places
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.recognise import Findings, look_at, registration
 from gpus.runners import recognition
@@ -390,3 +390,17 @@ def test_each_proposal_has_a_name_of_its_own_that_the_registry_takes(
     assert found == names
     for name in found:
         validate_name(name)
+
+
+@pytest.mark.parametrize("documented", [True, False], ids=["FastAPI", "plain"])
+def test_a_server_of_pictures_in_openais_protocol_has_its_files_named(
+    site: Callable[[Pages], str], documented: bool
+) -> None:
+    operation = {"post": {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}}
+    pages: Pages = {"/health": (200, b"OK")}
+    if documented:
+        pages["/openapi.json"] = {"openapi": "3.1.0", "paths": {"/v1/images/generations": operation}}
+    (proposal,) = look_at(f"{site(pages)}/v1/images/generations").proposals
+    assert proposal.model_type == "sync"
+    assert proposal.options["output_files"] == ["data[*].b64_json", "data[*].url"]
+    usable_places(proposal.options["output_files"])
