@@ -152,7 +152,7 @@ def test_a_job_without_references_asks_no_store(shop, server, monkeypatch) -> No
 
 @pytest.mark.parametrize("gone", ["object", "row"])
 def test_a_job_whose_artifact_is_gone_fails_at_once_and_is_not_sent(shop, server, gone) -> None:
-    row = stored(shop, b"picture")
+    row, _ = stored(shop, b"picture"), stored(shop, b"another one")
     if gone == "object":
         shop.ports.artifact_store.remove(row.key)
     else:
@@ -189,6 +189,26 @@ def test_a_job_waits_while_the_store_does_not_answer(shop, server, monkeypatch) 
     job.refresh_from_db()
     assert (job.tries, job.error_code) == (0, "connect")
     assert "The store does not answer." in job.error_message
+    assert server.payloads == []
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "no folder"])
+def test_a_job_waits_while_the_folder_of_the_store_is_not_mounted(shop, server, left) -> None:
+    row = stored(shop, b"picture")
+    root = shop.ports.artifact_store.root
+    mounted = root.rename(root.with_name("unmounted"))
+    if left == "an empty folder":
+        root.mkdir()
+    job = submit(shop, row, {"image": ref(row.pk)})
+    worker = shop.worker()
+    worker.work("m")
+    wait_for(lambda: state(job) == JobState.RETRYING)
+    job.refresh_from_db()
+    assert (job.tries, job.error_code) == (0, "connect")
+    assert "Is its folder mounted" in job.error_message
+    if root.exists():
+        root.rmdir()
+    mounted.rename(root)
     assert server.payloads == []
 
 
