@@ -35,9 +35,37 @@ class ScheduleError:
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogFiring:
+    """A firing under way that others wait for."""
+
+    due_at: datetime
+    job_id: str | None
+    run_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogLane:
+    """Firings that wait for each other. first_due_at: of the one that starts next. waits_for: at
+    most five."""
+
+    waiting: int
+    first_due_at: datetime
+    waits_for: tuple[BacklogFiring, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Firings that wait: by the timetable (`own`), and of backfills."""
+
+    own: BacklogLane | None
+    backfills: BacklogLane | None
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule. words: its due times in words. next: the next ten; None in lists, as `submit` and
-    `workflow`."""
+    """A schedule. words: its due times in words. next: the next ten; None in lists, as `submit`,
+    `workflow` and `backlog`, which is None too while no firing waits."""
 
     name: str
     cron: str | None
@@ -58,6 +86,7 @@ class Schedule:
     submit: Any
     workflow: Any
     next: tuple[FireTime, ...] | None
+    backlog: Backlog | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from admin_ui.pages.workflows import run_link
 from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyAdmin, sees_payloads
 from admin_ui.parts.formatting import badge, job_link, json_block, list_link, page_link, tenant_link
 from admin_ui.parts.typed_decorators import column, operation
-from foundation.http_api.json_body import NO_TIME, read_time
-from gpus.registry.audit import record
+from foundation.moments import read_moment
 from jobs import ports
 from jobs.domain.errors import Refused
 from workflows.schedules import operations
+from workflows.schedules.backlog import backlog_of
 from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
@@ -56,17 +56,25 @@ class _TimeField(forms.CharField):
     widget = UnfoldAdminTextInputWidget
 
     def clean(self, value: Any) -> datetime:
-        found = read_time(super().clean(value))
-        if found is None:
-            raise forms.ValidationError(NO_TIME)
-        return found
+        text = super().clean(value)
+        try:
+            return read_moment(text, _now()) if text else _now()
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
 
 
 class BackfillForm(BaseDialogForm):  # type: ignore[misc]
     """The time span of a backfill."""
 
-    begin = _TimeField(label="From", help_text="First due time, such as 2026-02-01T00:00:00Z.")
-    end = _TimeField(label="To", help_text="Last due time.")
+    begin = _TimeField(
+        label="From", help_text="First due time, such as 2026-02-01T00:00 (UTC), or 2h, 7d for that long ago."
+    )
+    end = _TimeField(label="To", help_text="Last due time, the same; empty: now.", required=False)
+    parallel = forms.BooleanField(
+        label="In parallel",
+        required=False,
+        help_text="Do not wait for each other: needed if runs wait for people.",
+    )
 
 
 @admin.register(Schedule)
@@ -75,7 +83,7 @@ class SchedulePages(ReadOnlyAdmin):
         "Schedules start jobs and workflow runs at their due times. Clients store them through the API or "
         "by the command schedule."
     )
-    list_display = ("name", "tenant_page", "state_label", "times", "target_page", "next_due_at", "failures")
+    list_display = ("name", "tenant_page", "state_label", "times", "target_page", "next_due", "failures")
     list_filter = ("overlap", "catch_up")
     list_select_related = ("tenant",)
     search_fields = ("name",)
@@ -90,6 +98,7 @@ class SchedulePages(ReadOnlyAdmin):
         "shown_target",
         "next_times",
         "strip",
+        "waiting",
         "last_firings",
     )
 
@@ -104,6 +113,7 @@ class SchedulePages(ReadOnlyAdmin):
             "error_message",
             "strip",
             "next_times",
+            "waiting",
             "last_firings",
             *(("shown_target",) if sees_payloads(request) else ()),
         )
@@ -135,6 +145,19 @@ class SchedulePages(ReadOnlyAdmin):
         until = schedule.paused_until
         end = f"until {until:%Y-%m-%d %H:%M} UTC" if until else "until it is resumed"
         return f"{end}{f': {schedule.pause_reason}' if schedule.pause_reason else ''}"
+
+    @column("next due at", ordering="next_due_at")
+    def next_due(self, schedule: Schedule) -> datetime | None:
+        return operations.shown_next_due_at(schedule, _now())
+
+    @column("waiting firings")
+    def waiting(self, schedule: Schedule) -> SafeString | str:
+        backlog = backlog_of(schedule, _now())
+        links = [
+            started_link(one) for lane in (backlog.own, backlog.backfills) if lane for one in lane.running
+        ]
+        texts = format_html_join("", "<p>{}.</p>", ((message,) for message in backlog.messages))
+        return format_html("{}{}", texts, format_html_join(", ", "{}", ((link,) for link in links))) or "–"
 
     @column("target")
     def shown_target(self, schedule: Schedule) -> SafeString | str:
@@ -221,7 +244,7 @@ class SchedulePages(ReadOnlyAdmin):
         icon="history",
         confirm=(
             "Start past due times again?",
-            "All due times of the span, one after the other.",
+            "All due times of the span, beside the schedule's own ones.",
             "Start them",
         ),
         form_class=BackfillForm,
@@ -230,7 +253,15 @@ class SchedulePages(ReadOnlyAdmin):
         begin, end = form.cleaned_data["begin"], form.cleaned_data["end"]
 
         def backfill(schedule: Schedule, by: str) -> None:
-            operations.backfill(schedule, begin, end, by=by, ports=ports.production_ports())
+            operations.backfill(
+                schedule,
+                begin,
+                end,
+                by=by,
+                operator=by,
+                ports=ports.production_ports(),
+                parallel=form.cleaned_data["parallel"],
+            )
 
         return _one(request, object_id, backfill, "backfilled")
 
@@ -240,19 +271,19 @@ _Act = Callable[[Schedule, str], Any]
 
 
 def _trigger(schedule: Schedule, by: str) -> None:
-    operations.trigger(schedule, by=by, ports=ports.production_ports())
+    operations.trigger(schedule, by=by, operator=by, ports=ports.production_ports())
 
 
 def _pause(schedule: Schedule, by: str) -> None:
-    operations.pause_schedule(schedule, ports=ports.production_ports(), reason=f"by {by}")
+    operations.pause_schedule(schedule, ports=ports.production_ports(), reason=f"by {by}", operator=by)
 
 
 def _resume(schedule: Schedule, by: str) -> None:
-    operations.resume_schedule(schedule, ports=ports.production_ports())
+    operations.resume_schedule(schedule, ports=ports.production_ports(), operator=by)
 
 
 def _each(request: HttpRequest, schedules: QuerySet[Schedule], act: _Act, done: str) -> None:
-    """Act on schedules, write an audit entry for each, and say what was done."""
+    """Act on schedules, and say what was done."""
     count, by = 0, actor(request)
     for schedule in schedules.select_related("tenant"):
         try:
@@ -260,7 +291,6 @@ def _each(request: HttpRequest, schedules: QuerySet[Schedule], act: _Act, done: 
         except Refused as refused:
             messages.warning(request, f"{schedule.name}: {refused}")
             continue
-        record(by, f"{act.__name__.strip('_')}_schedule", f"schedule:{schedule.tenant.name}/{schedule.name}")
         count += 1
     if count:
         messages.success(request, f"{count} {done}.")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -15,6 +14,7 @@ from django.utils import timezone
 import jobs.ports
 from dispatcher_project.cli.command import tenant_named
 from dispatcher_project.cli.screen import progress
+from foundation.moments import read_moment
 from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
 from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, dismiss_jobs, retry_jobs
@@ -26,8 +26,6 @@ _FILTERS = (
     *("state", "model", "tenant", "error_code", "fingerprint"),
     *("tag", "server", "created_after", "created_before", "client_errors"),
 )
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SPAN = re.compile(r"([0-9]{1,6})([smhd])\Z")
 
 
 def add_filters(parser: CommandParser, *, with_state: bool = False) -> None:
@@ -72,18 +70,10 @@ def _text(text: str) -> str:
 
 
 def _moment(text: str) -> datetime:
-    if span := _SPAN.match(text):
-        try:
-            return timezone.now() - timedelta(**{_UNITS[span[2]]: int(span[1])})
-        except OverflowError:
-            raise argparse.ArgumentTypeError(f"{text!r} is too long ago") from None
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time such as 2026-01-31T12:00, 30m, 2h or 7d"
-        ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+        return read_moment(text, timezone.now())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

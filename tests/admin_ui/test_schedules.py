@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.messages import get_messages
 from django.test import Client
@@ -47,6 +49,12 @@ def test_actions_start_pause_and_resume_and_are_audited(operator: Client) -> Non
     assert Job.objects.count() == before + 1
     assert act(operator, "pause_chosen") == ["1 paused."]
     assert Schedule.objects.get().next_at is None
+    listed = operator.get(reverse("admin:schedules_schedule_changelist")).content.decode()
+    assert "Next due at" in listed
+    assert (
+        str(Schedule.objects.get().next_due_at.year)
+        not in re.findall(r"field-next_due[^>]*>([^<]*)", listed)[0]
+    )  # type: ignore[union-attr]
     assert act(operator, "resume_chosen") == ["1 resumed."]
     audited = AuditEntry.objects.filter(target__startswith="schedule:").order_by("pk")
     assert list(audited.values_list("action", flat=True)) == [
@@ -66,6 +74,10 @@ def test_a_backfill_asks_for_its_span(operator: Client) -> None:
     )
     assert Firing.objects.exclude(by="").filter(outcome="waiting").count() == 3
     assert AuditEntry.objects.filter(action="backfill_schedule").exists()
+    page = operator.get(reverse("admin:schedules_schedule_change", args=[schedule.pk])).content.decode()
+    assert "4 firings of a backfill wait" in page
+    operator.post(address, {"_form_submitted": "True", "begin": "2d", "end": "", "parallel": "on"})
+    assert Firing.objects.filter(may_overlap=True, outcome="waiting").count() == 2
 
 
 def test_a_viewer_has_no_actions(viewer: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -27,7 +28,8 @@ from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.submit import IDEMPOTENCY, idempotency_key
 from jobs.domain.access import Scope, may_see_payloads
-from workflows.api.views import max_start_bytes
+from workflows.api.views import max_start_bytes, operator_of
+from workflows.schedules import backlog as backlogs
 from workflows.schedules import operations
 from workflows.schedules.body import Backfill, NewSchedule, ScheduleBody, SchedulePause
 from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap
@@ -89,18 +91,44 @@ class ScheduleSummary(TypedDict):
     urls: ScheduleUrls
 
 
+class BacklogFiring(TypedDict):
+    """A firing under way that others wait for."""
+
+    due_at: Instant
+    job_id: str | None
+    run_id: str | None
+
+
+class BacklogLane(TypedDict):
+    """Firings that wait for each other."""
+
+    waiting: int
+    first_due_at: Annotated[Instant, about("Of the one that starts next.")]
+    waits_for: Annotated[list[BacklogFiring], about("At most five; none: it is about to start.")]
+    message: str
+
+
+class Backlog(TypedDict):
+    """Firings that wait, by the timetable and of backfills."""
+
+    own: BacklogLane | None
+    backfills: BacklogLane | None
+
+
 class ShownSchedule(ScheduleSummary):
     """A schedule."""
 
     submit: Annotated[JsonObject | None, about("Without payload where the key may not see payloads.")]
     workflow: Annotated[JsonObject | None, about("Without inputs where the key may not see payloads.")]
-    next: Annotated[list[FireTime], about("The next ten fire times; none while it is paused for good.")]
+    next: Annotated[list[FireTime], about("The next ten fire times; none while it is paused without an end.")]
+    backlog: Annotated[Backlog | None, about("Null: no firing waits.")]
 
 
 class Preview(TypedDict):
     """Fire times."""
 
     words: str
+    paused: Annotated[bool, about("Without an end: `next` has the fire times if it were resumed now.")]
     next: list[FireTime]
 
 
@@ -191,7 +219,7 @@ class Schedules(ScheduleView):
     )
     def post(self, request: Request) -> Response:
         body = read_body(NewSchedule, request.data)
-        schedule = operations.create_schedule(self.read(request, body.name, body))
+        schedule = operations.create_schedule(self.read(request, body.name, body), operator_of(request))
         return Response(self.shown(request, schedule), status=201)
 
 
@@ -246,7 +274,7 @@ class ScheduleDetail(ScheduleView):
         if body.name not in (None, name):
             error = FieldError("/name", "invalid", "The name in the body is not the one in the URL.")
             raise validation_problem([error])
-        stored = operations.put_schedule(self.read(request, name, body))
+        stored = operations.put_schedule(self.read(request, name, body), operator_of(request))
         return Response(self.shown(request, stored.schedule), status=201 if stored.is_new else 200)
 
     @described(
@@ -259,7 +287,7 @@ class ScheduleDetail(ScheduleView):
         description="Jobs and runs that it started go on.",
     )
     def delete(self, request: Request, name: str) -> Response:
-        operations.delete_schedule(own_schedule(request, name))
+        operations.delete_schedule(own_schedule(request, name), operator_of(request))
         return Response(status=204)
 
 
@@ -295,6 +323,7 @@ class Trigger(ScheduleView):
             schedule,
             by=principal_of(request).name,
             ports=self.ports,
+            operator=operator_of(request),
             key=None if key is None else operations.RequestKey(key),
         )
         return Response(firing_json(firing), status=202)
@@ -323,6 +352,7 @@ class StartBackfill(ScheduleView):
             ports=self.ports,
             parallel=body.parallel,
             dry_run=body.dry_run,
+            operator=operator_of(request),
             key=None if key is None else operations.RequestKey(key),
         )
         answer = {"count": len(done.dues), "first": done.dues[0], "last": done.dues[-1]}
@@ -345,7 +375,11 @@ class PauseSchedule(ScheduleView):
         schedule = own_schedule(request, name)
         body = read_optional_body(SchedulePause, request.data or None)
         paused = operations.pause_schedule(
-            schedule, ports=self.ports, until=body.until, reason=body.reason or ""
+            schedule,
+            ports=self.ports,
+            until=body.until,
+            reason=body.reason or "",
+            operator=operator_of(request),
         )
         return Response(self.shown(request, paused))
 
@@ -360,7 +394,9 @@ class ResumeSchedule(ScheduleView):
         tag="schedules",
     )
     def post(self, request: Request, name: str) -> Response:
-        resumed = operations.resume_schedule(own_schedule(request, name), ports=self.ports)
+        resumed = operations.resume_schedule(
+            own_schedule(request, name), ports=self.ports, operator=operator_of(request)
+        )
         return Response(self.shown(request, resumed))
 
 
@@ -400,18 +436,38 @@ def own_schedule(request: Request, name: str) -> Schedule:
     return found
 
 
-def times_json(schedule: Schedule, count: int, now: datetime) -> list[dict[str, Any]]:
-    """Return the bodies of the next fire times."""
-    return [
-        {"due_at": one.due_at, "fires_at": one.fires_at, "local": one.local.isoformat()}
-        for one in operations.fire_times(schedule, count, now)
-    ]
+def times_json(times: Iterable[operations.FireTime]) -> list[dict[str, Any]]:
+    """Return the bodies of fire times."""
+    return [{"due_at": one.due_at, "fires_at": one.fires_at, "local": one.local.isoformat()} for one in times]
+
+
+def backlog_json(backlog: backlogs.Backlog) -> dict[str, Any] | None:
+    """Return the body of a backlog; None: nothing waits."""
+    if backlog == backlogs.Backlog():
+        return None
+    return {"own": _lane_json(backlog.own), "backfills": _lane_json(backlog.backfills)}
+
+
+def _lane_json(lane: backlogs.Lane | None) -> dict[str, Any] | None:
+    if lane is None:
+        return None
+    running = [{"due_at": one.due_at, "job_id": one.job_id, "run_id": one.run_id} for one in lane.running]
+    return {
+        "waiting": lane.waiting,
+        "first_due_at": lane.first_due_at,
+        "waits_for": running,
+        "message": lane.message,
+    }
 
 
 def preview_json(schedule: Schedule, request: Request, now: datetime) -> dict[str, Any]:
     """Return the body of a preview; the query's `n` says how many."""
     count = whole_parameter(request, "n", most=operations.PREVIEW_MOST, default=SHOWN_NEXT)
-    return {"words": operations.times_in_words(schedule), "next": times_json(schedule, count, now)}
+    return {
+        "words": operations.times_in_words(schedule),
+        "paused": is_paused(schedule, now) and schedule.paused_until is None,
+        "next": times_json(operations.fire_times_if_resumed(schedule, count, now)),
+    }
 
 
 def summary_json(schedule: Schedule, now: datetime) -> dict[str, Any]:
@@ -439,7 +495,7 @@ def summary_json(schedule: Schedule, now: datetime) -> dict[str, Any]:
         "pause_reason": (schedule.pause_reason or None) if paused else None,
         "failures": schedule.failures,
         "error": error,
-        "next_due_at": schedule.next_due_at,
+        "next_due_at": operations.shown_next_due_at(schedule, now),
         "created_at": schedule.created_at,
         "updated_at": schedule.updated_at,
         "urls": {
@@ -460,7 +516,8 @@ def schedule_json(schedule: Schedule, now: datetime, *, with_payload: bool) -> d
         "submit": None,
         "workflow": None,
         str(kind): shown,
-        "next": times_json(schedule, SHOWN_NEXT, now),
+        "next": times_json(operations.fire_times(schedule, SHOWN_NEXT, now)),
+        "backlog": backlog_json(backlogs.backlog_of(schedule, now)),
     }
 
 

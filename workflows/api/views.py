@@ -131,7 +131,7 @@ class WorkflowDetail(WorkflowView):
             error = FieldError("/name", "invalid", "The name in the body is not the one in the URL.")
             raise Problem(422, "validation_failed", "The name is ambiguous.", errors=[error])
         stored = operations.put_definition(
-            tenant_of(request), name, given, ports=self.ports, by=_operator(request)
+            tenant_of(request), name, given, ports=self.ports, by=operator_of(request)
         )
         return Response(version_json(stored.version), status=201 if stored.is_new else 200)
 
@@ -204,7 +204,7 @@ class StartRun(WorkflowView):
             callback_url=body.callback_url,
             key=None if key is None else operations.RunKey(key, fingerprint([name, request.data])),
             ports=self.ports,
-            by=_operator(request),
+            by=operator_of(request),
         )
         headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
         return Response(run_json(started.run, principal_of(request)), status=202, headers=headers)
@@ -290,7 +290,7 @@ class CancelRun(WorkflowView):
     )
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)
-        operations.cancel_run(run.id, ports=self.ports, by=_operator(request))
+        operations.cancel_run(run.id, ports=self.ports, by=operator_of(request))
         return Response(run_json(visible_run(request, run_id), principal_of(request)), status=202)
 
 
@@ -305,7 +305,7 @@ class PauseRun(WorkflowView):
         description="Nodes under way go on to their end.",
     )
     def post(self, request: Request, run_id: str) -> Response:
-        operations.pause_run(visible_run(request, run_id).id, ports=self.ports, by=_operator(request))
+        operations.pause_run(visible_run(request, run_id).id, ports=self.ports, by=operator_of(request))
         return Response(run_json(visible_run(request, run_id), principal_of(request)))
 
 
@@ -319,7 +319,7 @@ class ResumeRun(WorkflowView):
         tag="workflows",
     )
     def post(self, request: Request, run_id: str) -> Response:
-        operations.resume_run(visible_run(request, run_id).id, ports=self.ports, by=_operator(request))
+        operations.resume_run(visible_run(request, run_id).id, ports=self.ports, by=operator_of(request))
         return Response(run_json(visible_run(request, run_id), principal_of(request)))
 
 
@@ -339,7 +339,7 @@ class RestartRun(WorkflowView):
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)
         body = read_optional_body(bodies.RestartRun, request.data or None)
-        run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports, by=_operator(request))
+        run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports, by=operator_of(request))
         return Response(run_json(run, principal_of(request)), status=202)
 
 
@@ -430,7 +430,7 @@ def visible_run(request: Request, run_id: str) -> Run:
     return found
 
 
-def _operator(request: Request) -> str | None:
+def operator_of(request: Request) -> str | None:
     """Return the operator, for the audit; a tenant's own requests have no entry."""
     principal = principal_of(request)
     return principal.name if principal.is_operator else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from foundation.ids import new_id
 from foundation.names import NameField
@@ -162,3 +162,13 @@ class Firing(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} {self.due_at.isoformat()}"
+
+    @property
+    def is_backfilled(self) -> bool:
+        """True of a backfill, which runs beside the timetable's own firings. A trigger is due when it is
+        decided."""
+        return self.backfill != NO_BACKFILL and self.due_at != self.at
+
+
+OF_BACKFILL = ~Q(backfill=NO_BACKFILL) & ~Q(due_at=F("at"))
+"""`Firing.is_backfilled` as a condition, of firings that have started."""

@@ -17,6 +17,7 @@ from django.db.models import F
 from foundation.database import statements
 from foundation.http_api.problems import FieldError, Problem, validation_problem
 from foundation.ids import ID_LENGTH, new_id
+from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, PayloadInvalid, Refused
 from jobs.limits.submit_limits import limits_of
@@ -180,8 +181,9 @@ def _check_workflow(
         check_inputs(plan.inputs, body.get("inputs"), ports)
 
 
-def create_schedule(schedule: Schedule) -> Schedule:
-    """Insert the row of `read_schedule`. Raises ScheduleExists, TooManySchedules, Problem 422."""
+def create_schedule(schedule: Schedule, operator: str | None = None) -> Schedule:
+    """Insert the row of `read_schedule`. operator: for the audit. Raises ScheduleExists, TooManySchedules,
+    Problem 422."""
     _refuse_without_due_time(schedule)
     most = settings.DISPATCHER.schedules
     if Schedule.objects.filter(tenant_id=schedule.tenant_id).count() >= most:
@@ -189,6 +191,7 @@ def create_schedule(schedule: Schedule) -> Schedule:
     try:
         with transaction.atomic():
             schedule.save(force_insert=True)
+            _audit(operator, "put", schedule)
     except IntegrityError:
         raise ScheduleExists(
             f"There is a schedule {schedule.name}. PUT replaces it.", pointer="/name"
@@ -204,16 +207,16 @@ class StoredSchedule:
     is_new: bool
 
 
-def put_schedule(schedule: Schedule) -> StoredSchedule:
+def put_schedule(schedule: Schedule, operator: str | None = None) -> StoredSchedule:
     """Store the row of `read_schedule` in place of the one with its name; without a change, nothing is
     written. Due times that are handled stay so. Those that have come and are not handled yet start what the
-    new row says; other due times than before begin now, and the open ones are skipped. Raises
-    TooManySchedules, Problem 422."""
+    new row says; other due times than before begin now, and the open ones are skipped. operator: for the
+    audit. Raises TooManySchedules, Problem 422."""
     for _ in range(_RACES):
         stored = Schedule.objects.filter(tenant_id=schedule.tenant_id, name=schedule.name).first()
         if stored is None:
             try:
-                return StoredSchedule(create_schedule(schedule), is_new=True)
+                return StoredSchedule(create_schedule(schedule, operator), is_new=True)
             except ScheduleExists:
                 continue
         if all(getattr(stored, name) == getattr(schedule, name) for name in _BODY_FIELDS):
@@ -226,6 +229,8 @@ def put_schedule(schedule: Schedule) -> StoredSchedule:
             is_written = _changed(stored, **values, tries=0, error_code="", error_message="")
             if is_written and (row := _dropped(stored, changed)) is not None:
                 statements.insert(row, ignore_conflicts=True)
+            if is_written:
+                _audit(operator, "put", stored)
         if is_written:
             return StoredSchedule(find_schedule(schedule.tenant_id, schedule.name), is_new=False)
     raise ScheduleExists("The schedule changes all the time. Try again.")
@@ -278,19 +283,31 @@ def _changed(schedule: Schedule, **values: Any) -> bool:
     return bool(rows.update(version=F("version") + 1, **values))
 
 
-def delete_schedule(schedule: Schedule) -> None:
-    """Delete a schedule with its firings; jobs and runs that it started go on."""
-    Schedule.objects.filter(pk=schedule.pk).delete()
+def _audit(operator: str | None, action: str, schedule: Schedule, **detail: object) -> None:
+    """Write an audit entry inside the transaction of the change. operator: None for a tenant's request."""
+    record(operator, f"{action}_schedule", f"schedule:{schedule.tenant.name}/{schedule.name}", **detail)
+
+
+def delete_schedule(schedule: Schedule, operator: str | None = None) -> None:
+    """Delete a schedule with its firings; jobs and runs that it started go on. operator: for the audit."""
+    with transaction.atomic():
+        if Schedule.objects.filter(pk=schedule.pk).delete()[0]:
+            _audit(operator, "delete", schedule)
 
 
 # -- pauses --------------------------------------------------------------------------------------------------
 
 
 def pause_schedule(
-    schedule: Schedule, *, ports: Ports, until: datetime | None = None, reason: str = ""
+    schedule: Schedule,
+    *,
+    ports: Ports,
+    until: datetime | None = None,
+    reason: str = "",
+    operator: str | None = None,
 ) -> Schedule:
     """Skip the due times from now on, until a time or until it is resumed. A pause under way begins when it
-    began: its due times have no row yet. Idempotent."""
+    began: its due times have no row yet. Idempotent. operator: for the audit."""
     for _ in range(_RACES):
         now = ports.clock.now()
         begin = schedule.paused_from
@@ -303,7 +320,10 @@ def pause_schedule(
             "pause_reason": reason,
             "next_at": next_look(schedule, schedule.next_due_at),
         }
-        if _changed(schedule, **values):
+        with transaction.atomic():
+            if is_written := _changed(schedule, **values):
+                _audit(operator, "pause", schedule, until=until and until.isoformat(), reason=reason)
+        if is_written:
             return Schedule.objects.get(pk=schedule.pk)
         schedule = _again(schedule)
     raise ScheduleExists("The schedule changes all the time. Try again.")
@@ -315,8 +335,9 @@ def _has_open_pause(schedule: Schedule) -> bool:
     return begin is not None and due is not None and until is not None and begin <= due < until
 
 
-def resume_schedule(schedule: Schedule, *, ports: Ports) -> Schedule:
-    """End a pause. Due times that it covered get a row as skipped; failures are counted anew. Idempotent."""
+def resume_schedule(schedule: Schedule, *, ports: Ports, operator: str | None = None) -> Schedule:
+    """End a pause. Due times that it covered get a row as skipped; failures are counted anew. Idempotent.
+    operator: for the audit."""
     for _ in range(_RACES):
         now = ports.clock.now()
         if schedule.paused_from is None or (
@@ -327,7 +348,12 @@ def resume_schedule(schedule: Schedule, *, ports: Ports) -> Schedule:
         next_at = next_look(schedule, schedule.next_due_at)
         if schedule.error_code:
             next_at = now  # the sweep computes the due time anew
-        if _changed(schedule, paused_until=now, pause_reason="", failures=0, next_at=next_at):
+        with transaction.atomic():
+            if is_written := _changed(
+                schedule, paused_until=now, pause_reason="", failures=0, next_at=next_at
+            ):
+                _audit(operator, "resume", schedule)
+        if is_written:
             return Schedule.objects.get(pk=schedule.pk)
         schedule = _again(schedule)
     raise ScheduleExists("The schedule changes all the time. Try again.")
@@ -357,11 +383,17 @@ class FireTime:
 def fire_times(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTime]:
     """Return the next fire times, at most so many; none during a pause without an end, and if the time zone
     is unknown."""
+    if is_paused(schedule, now) and schedule.paused_until is None:
+        return []
+    return fire_times_if_resumed(schedule, count, now)
+
+
+def fire_times_if_resumed(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTime]:
+    """Return the next fire times, at most so many; during a pause without an end those that it would have if
+    it ended now. None if the time zone is unknown."""
     after = max(now, schedule.handled_at)
-    if is_paused(schedule, now):
-        if schedule.paused_until is None:
-            return []
-        after = max(after, schedule.paused_until)
+    if is_paused(schedule, now) and schedule.paused_until is not None:
+        after = max(after, schedule.paused_until - timedelta(microseconds=1))
     try:
         timetable = schedule.timetable
     except UnknownTimezone:
@@ -371,6 +403,22 @@ def fire_times(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTi
         FireTime(due, due + jitter, due.astimezone(timetable.zone))
         for due in islice(timetable.after(after), count)
     ]
+
+
+def shown_next_due_at(schedule: Schedule, now: datetime) -> datetime | None:
+    """Return the due time that is started next; None during a pause without an end. In the past: it has come,
+    and waits for its jitter or for the sweep."""
+    due, begin, until = schedule.next_due_at, schedule.paused_from, schedule.paused_until
+    if due is None or begin is None or due < begin:
+        return due
+    if until is None:
+        return None
+    if due >= until:
+        return due
+    try:  # the sweep writes those of the pause as skipped
+        return schedule.timetable.next_after(max(until - timedelta(microseconds=1), schedule.handled_at))
+    except UnknownTimezone:
+        return None
 
 
 def times_in_words(schedule: Schedule) -> str:
@@ -407,9 +455,16 @@ def _earlier(schedule: Schedule, request: str) -> Firing | None:
     return earlier
 
 
-def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None = None) -> Firing:
-    """Start the target of a schedule now, also while it is paused or an earlier firing runs. Raises
-    Refused."""
+def trigger(
+    schedule: Schedule,
+    *,
+    by: str,
+    ports: Ports,
+    key: RequestKey | None = None,
+    operator: str | None = None,
+) -> Firing:
+    """Start the target of a schedule now, also while it is paused or an earlier firing runs. operator: for
+    the audit. Raises Refused."""
     request = key.of("trigger") if key is not None else new_id()
     if key is not None and (earlier := _earlier(schedule, request)) is not None:
         return earlier
@@ -439,6 +494,7 @@ def trigger(schedule: Schedule, *, by: str, ports: Ports, key: RequestKey | None
         except StartRefused as error:
             raise error.refused from None
         statements.insert(firing)
+        _audit(operator, "trigger", schedule, firing=firing.id)
     launched.announce(ports)
     return firing
 
@@ -461,10 +517,13 @@ def backfill(
     parallel: bool = False,
     dry_run: bool = False,
     key: RequestKey | None = None,
+    operator: str | None = None,
 ) -> Backfilled:
-    """Add a waiting firing for each due time from first to last, both inclusive; the sweep starts them.
+    """Add a waiting firing for each due time from first to last, both inclusive; the sweep starts them,
+    beside the schedule's own due times.
 
-    parallel: without waiting for each other. Raises BackfillRefused, TooManyBackfilled, IdempotencyConflict.
+    parallel: without waiting for each other. operator: for the audit. Raises BackfillRefused,
+    TooManyBackfilled, IdempotencyConflict.
     """
     most = settings.DISPATCHER.schedule_backfill
     if last < first:
@@ -504,6 +563,7 @@ def backfill(
         if key is None or _earlier(schedule, request) is None:
             _check_room(schedule, len(rows))
             statements.insert_all(rows)
+            _audit(operator, "backfill", schedule, first=dues[0].isoformat(), last=dues[-1].isoformat())
     return Backfilled(dues, request)
 
 

@@ -27,7 +27,7 @@ from workflows.schedules.execution.fire import (
     unended_of,
 )
 from workflows.schedules.execution.launch import Launched
-from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
+from workflows.schedules.models import NO_BACKFILL, OF_BACKFILL, Firing, Schedule
 
 PERIOD_SECONDS = 1.0
 MAX_SCHEDULES = 500
@@ -97,7 +97,9 @@ class DueSchedulesSweep:
             Q(schedule__paused_until=None) | Q(schedule__paused_until__gt=now)
         )
         replaces = Q(schedule__overlap=Overlap.CANCEL_PREVIOUS.value, backfill=NO_BACKFILL)
-        is_next = Q(may_overlap=True) | Q(~Exists(_OPEN)) | replaces
+        own = Q(~Exists(_OPEN.exclude(OF_BACKFILL)), backfill=NO_BACKFILL)
+        of_backfill = ~Q(backfill=NO_BACKFILL) & ~Exists(_OPEN.filter(OF_BACKFILL))
+        is_next = Q(may_overlap=True) | own | of_backfill | replaces
         rows = _WAITING.filter(is_next, ~paused | ~Q(backfill=NO_BACKFILL), schedule=OuterRef("pk"))
         schedules = Schedule.objects.filter(Exists(rows)).order_by("pk").values_list("pk", "tenant_id")
         found = dict(schedules.filter(pk__gt=self._after)[:MAX_WITH_NEXT])

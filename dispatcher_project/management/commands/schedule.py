@@ -6,21 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import Count
 
 import jobs.ports
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.owners import named_row, owner_of_new
 from dispatcher_project.cli.screen import plain, table
-from foundation.http_api.json_body import NO_TIME, read_body, read_json, read_time
+from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
+from foundation.moments import read_moment
 from foundation.program import command_line
+from foundation.texts import counted
+from gpus.registry.audit import cli_actor
 from jobs.domain.errors import Refused
 from jobs.ports import Ports
 from workflows.api.schedules import firing_json, schedule_json, summary_json
 from workflows.models import Workflow
 from workflows.schedules import operations
+from workflows.schedules.backlog import backlog_of
 from workflows.schedules.body import ScheduleBody
+from workflows.schedules.domain.policy import Outcome
+from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
 
 _ACTIONS = ("list", "put", "show", "preview", "trigger", "backfill", "pause", "resume", "delete")
@@ -44,11 +51,25 @@ class Command(TerminalCommand):
             help="whose schedule (default: the only tenant that has one of that name, else operator)",
         )
         parser.add_argument("--count", type=positive, default=_SHOWN, help="preview: fire times (default 10)")
-        parser.add_argument("--from", dest="first", metavar="TIME", help="backfill: first due time")
-        parser.add_argument("--to", dest="last", metavar="TIME", help="backfill: last due time")
+        parser.add_argument(
+            "--from",
+            dest="first",
+            metavar="TIME",
+            help="backfill: first due time, such as 2026-01-31T12:00 (UTC), or 2h, 7d for that long ago",
+        )
+        parser.add_argument(
+            "--to",
+            dest="last",
+            metavar="TIME",
+            help="backfill: last due time, the same (default: now)",
+        )
         parser.add_argument("--dry-run", action="store_true", help="backfill: only count them")
-        parser.add_argument("--parallel", action="store_true", help="backfill: all at once")
-        parser.add_argument("--until", metavar="TIME", help="pause: go on then")
+        parser.add_argument("--parallel", action="store_true", help="backfill: do not wait for each other")
+        parser.add_argument(
+            "--until",
+            metavar="TIME",
+            help="pause: go on then, such as 2026-02-01T08:00 (UTC), or 2h, 7d for that much later",
+        )
         parser.add_argument("--reason", default="", help="pause: is shown")
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -74,6 +95,9 @@ class Command(TerminalCommand):
         if options["tenant"] is not None:
             rows = rows.filter(tenant=tenant_named(options["tenant"]))
         found = [{"tenant": row.tenant.name, **summary_json(row, now)} for row in rows]
+        firings = Firing.objects.filter(outcome=Outcome.WAITING.value, schedule__in=rows).order_by()
+        names = firings.values_list("schedule__tenant__name", "schedule__name")
+        waiting = {(tenant, name): count for tenant, name, count in names.annotate(Count("pk"))}
         if self.as_json:
             self.print_json(found)
         elif found:
@@ -82,12 +106,13 @@ class Command(TerminalCommand):
                     plain(one["tenant"], 20),
                     plain(one["name"], 30),
                     "error" if one["error"] else "paused" if one["paused"] else "active",
+                    str(waiting.get((one["tenant"], one["name"]), "")),
                     plain(one["words"], 50),
                     _time(one["next_due_at"]),
                 )
                 for one in found
             ]
-            self.show(table(("tenant", "schedule", "state", "due", "next (UTC)"), cells))
+            self.show(table(("tenant", "schedule", "state", "waiting", "due", "next (UTC)"), cells))
         else:
             self.print(f"no schedule: `{command_line('schedule put NAME FILE')}` stores one")
 
@@ -108,7 +133,7 @@ class Command(TerminalCommand):
             raise CommandError(
                 f"{problem_text(problem)} (tenant {tenant.name}; --tenant names another)"
             ) from None
-        stored = operations.put_schedule(row)
+        stored = operations.put_schedule(row, cli_actor())
         self._say(stored.schedule, ports, "created" if stored.is_new else "stored")
 
     def _show(self, options: dict[str, Any], ports: Ports) -> None:
@@ -124,7 +149,9 @@ class Command(TerminalCommand):
             self.print(f"paused{until} {plain(shown['pause_reason'] or '', 100)}".rstrip())
         if shown["error"]:
             self.print(f"error: {plain(shown['error']['message'], 200)}")
-        self.print("next: " + (", ".join(one["local"] for one in shown["next"][:3]) or "never"))
+        self.print("next: " + (", ".join(one["local"] for one in shown["next"][:3]) or _no_next(shown)))
+        for message in backlog_of(schedule, ports.clock.now()).messages:
+            self.print(message)
         cells = [
             (
                 _time(one.due_at) + (f" × {one.count}" if one.count > 1 else ""),
@@ -138,7 +165,8 @@ class Command(TerminalCommand):
             self.show(table(("due (UTC)", "outcome", "why or end", "job or run"), cells))
 
     def _preview(self, options: dict[str, Any], ports: Ports) -> None:
-        found = operations.fire_times(self._named(options), options["count"], ports.clock.now())
+        schedule, now = self._named(options), ports.clock.now()
+        found = operations.fire_times_if_resumed(schedule, options["count"], now)
         if self.as_json:
             rows = [
                 {"due_at": one.due_at, "fires_at": one.fires_at, "local": one.local.isoformat()}
@@ -146,23 +174,28 @@ class Command(TerminalCommand):
             ]
             self.print_json(rows)
             return
+        if is_paused(schedule, now) and schedule.paused_until is None:
+            self.print("paused: nothing is due until it is resumed; if it were resumed now:")
         for one in found:
             self.print(f"{_time(one.fires_at)} UTC   {one.local.isoformat()}")
 
     def _trigger(self, options: dict[str, Any], ports: Ports) -> None:
-        firing = operations.trigger(self._named(options), by="cli", ports=ports)
+        firing = operations.trigger(self._named(options), by=cli_actor(), ports=ports, operator=cli_actor())
         if self.as_json:
             self.print_json(firing_json(firing))
         else:
             self.print(f"started {firing.job_id or firing.run_id}")
 
     def _backfill(self, options: dict[str, Any], ports: Ports) -> None:
-        first, last = _read_time(options["first"], "--from"), _read_time(options["last"], "--to")
+        now = ports.clock.now()
+        first = _read_time(options["first"], "--from", now)
+        last = now if options["last"] is None else _read_time(options["last"], "--to", now)
         done = operations.backfill(
             self._named(options),
             first,
             last,
-            by="cli",
+            by=cli_actor(),
+            operator=cli_actor(),
             ports=ports,
             parallel=options["parallel"],
             dry_run=options["dry_run"],
@@ -172,23 +205,32 @@ class Command(TerminalCommand):
         else:
             verb = "would start" if options["dry_run"] else "starts"
             times = f"{_time(done.dues[0])} to {_time(done.dues[-1])}"
-            self.print(f"{verb} {len(done.dues)} due times, {times} UTC")
+            pace = "" if options["parallel"] else ", one after the other: --parallel does not wait"
+            self.print(f"{verb} {counted(len(done.dues), 'due time')}, {times} UTC{pace}")
 
     def _pause(self, options: dict[str, Any], ports: Ports) -> None:
-        until = _read_time(options["until"], "--until") if options["until"] else None
+        now = ports.clock.now()
+        until = _read_time(options["until"], "--until", now, ahead=True) if options["until"] else None
         schedule = self._named(options)
         self._say(
-            operations.pause_schedule(schedule, ports=ports, until=until, reason=options["reason"][:200]),
+            operations.pause_schedule(
+                schedule,
+                ports=ports,
+                until=until,
+                reason=options["reason"][:200],
+                operator=cli_actor(),
+            ),
             ports,
             "paused",
         )
 
     def _resume(self, options: dict[str, Any], ports: Ports) -> None:
-        self._say(operations.resume_schedule(self._named(options), ports=ports), ports, "resumed")
+        resumed = operations.resume_schedule(self._named(options), ports=ports, operator=cli_actor())
+        self._say(resumed, ports, "resumed")
 
     def _delete(self, options: dict[str, Any], ports: Ports) -> None:
         schedule = self._named(options)
-        operations.delete_schedule(schedule)
+        operations.delete_schedule(schedule, cli_actor())
         if self.as_json:
             self.print_json({"deleted": schedule.name})
         else:
@@ -202,7 +244,8 @@ class Command(TerminalCommand):
         if self.as_json:
             self.print_json(shown)
         else:
-            self.print(f"{verb} {schedule.name}: {shown['words']}; next {_time(schedule.next_due_at)}")
+            due = _time(shown["next_due_at"]) if shown["next_due_at"] else _no_next(shown)
+            self.print(f"{verb} {schedule.name} of {schedule.tenant.name}: {shown['words']}; next {due}")
 
 
 def problem_text(problem: Problem) -> str:
@@ -211,12 +254,16 @@ def problem_text(problem: Problem) -> str:
     return places or problem.detail
 
 
+def _no_next(shown: dict[str, Any]) -> str:
+    return "none, until it is resumed" if shown["paused"] else "never"
+
+
 def _time(at: datetime | None) -> str:
-    return "never" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+    return "–" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def _read_time(text: str | None, option: str) -> datetime:
-    found = read_time(text or "")
-    if found is None:
-        raise CommandError(f"{option}: {NO_TIME[0].lower()}{NO_TIME[1:]}")
-    return found
+def _read_time(text: str | None, option: str, now: datetime, *, ahead: bool = False) -> datetime:
+    try:
+        return read_moment(text or "", now, ahead=ahead)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}") from None

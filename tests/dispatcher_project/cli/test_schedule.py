@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpus.models import AuditEntry
 from jobs import ports as job_ports
 from tests.dispatcher_project.cli.conftest import run_command
 from tests.jobs.api.conftest import World
@@ -46,7 +47,7 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
     assert "no schedule" in schedule().said
     stored = schedule("put", "nightly", file)
     assert stored.said.startswith(
-        "created nightly: At 02:30 every day (Europe/Berlin); next 2026-01-01 01:30"
+        "created nightly of acme: At 02:30 every day (Europe/Berlin); next 2026-01-01 01:30"
     )
     assert "nightly" in schedule().said
     assert schedule("preview", "nightly", "--count", "2").said.splitlines() == [
@@ -60,11 +61,36 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
     shown = schedule("show", "nightly", "--json").json
     assert [one["outcome"] for one in shown["firings"]].count("waiting") == 3
     assert started["job_id"] in schedule("show", "nightly").said
+    assert "3 firings of a backfill wait" in schedule("show", "nightly").said
+    assert " 3 " in schedule().said
     assert schedule("pause", "nightly", "--reason", "holidays", "--json").json["paused"]
-    assert "holidays" in schedule("show", "nightly").said
+    paused = schedule("show", "nightly").said
+    assert "holidays" in paused
+    assert "next: none, until it is resumed" in paused
+    assert schedule("--json").json[0]["next_due_at"] is None
+    assert schedule("preview", "nightly", "--count", "1").said.splitlines() == [
+        "paused: nothing is due until it is resumed; if it were resumed now:",
+        "2026-01-01 01:30:00 UTC   2026-01-01T02:30:00+01:00",
+    ]
+    assert "next none, until it is resumed" in schedule("pause", "nightly").said
     assert not schedule("resume", "nightly", "--json").json["paused"]
     assert schedule("delete", "nightly").said == "deleted nightly\n"
     assert not Schedule.objects.exists()
+    entries = AuditEntry.objects.order_by("pk").values_list("action", "target")
+    assert set(entries) == {
+        (f"{action}_schedule", "schedule:acme/nightly")
+        for action in ("put", "trigger", "backfill", "pause", "resume", "delete")
+    }
+
+
+def test_times_are_those_of_other_commands(file: str) -> None:
+    schedule("put", "nightly", file)
+    assert "would start 2 due times" in schedule("backfill", "nightly", "--from", "2d", "--dry-run").said
+    span = ("--from", "2025-12-01", "--to", "30d", "--dry-run")
+    assert "would start 1 due time, 2025-12-01 01:30:00" in schedule("backfill", "nightly", *span).said
+    assert (
+        schedule("pause", "nightly", "--until", "2h", "--json").json["paused_until"] == "2026-01-01T02:00:00Z"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +101,7 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
         (("put", "x"), "put takes a name and a JSON file"),
         (("put", "x", "/nowhere"), "/nowhere: No such file"),
         (("show", "x"), "there is no schedule x of any tenant; `schedule list` shows all"),
-        (("backfill", "x", "--from", "yesterday"), "--from: must be a time with a zone"),
+        (("backfill", "x", "--from", "yesterday"), "--from: 'yesterday' is not a time such as"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(arguments: tuple[str, ...], says: str) -> None:

@@ -212,10 +212,17 @@ def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, world: Wor
     create(acme)
     paused = call(acme, "post", "/nightly/pause", {"reason": "holidays"}).json()
     assert (paused["paused"], paused["pause_reason"], paused["next"]) == (True, "holidays", [])
+    assert paused["next_due_at"] is None
+    [listed] = acme.client.get("/api/v1/schedules").json()["results"]
+    assert listed["next_due_at"] is None
+    preview = acme.client.get("/api/v1/schedules/nightly/preview?n=1").json()
+    assert (preview["paused"], preview["next"][0]["due_at"]) == (True, "2026-01-01T01:30:00Z")
     until = call(acme, "post", "/nightly/pause", {"until": "2026-01-05T00:00:00Z"}).json()
-    assert until["next"][0]["due_at"] == "2026-01-05T01:30:00Z"
+    assert until["next"][0]["due_at"] == until["next_due_at"] == "2026-01-05T01:30:00Z"
+    assert acme.client.get("/api/v1/schedules/nightly/preview?n=1").json()["paused"] is False
     resumed = call(acme, "post", "/nightly/resume").json()
     assert (resumed["paused"], resumed["next"][0]["due_at"]) == (False, "2026-01-01T01:30:00Z")
+    assert resumed["next_due_at"] == "2026-01-01T01:30:00Z"
     clock.move(3 * 3600)
     due_schedules.DueSchedulesSweep()(world.ports)
     assert acme.client.get("/api/v1/schedules/nightly/firings").json()["results"][0]["outcome"] == "missed"
@@ -246,3 +253,18 @@ def test_firings_are_paged_by_cursor(acme: Account, clock: ManualClock) -> None:
     rest = acme.client.get(first["next"]).json()
     ids = [one["firing_id"] for page in (first, rest) for one in page["results"]]
     assert (len(ids), ids) == (5, sorted(ids, reverse=True))
+
+
+def test_a_schedule_shows_what_waits(acme: Account, clock: ManualClock, world: World) -> None:
+    create(acme)
+    span = {"from": "2025-12-01T00:00:00Z", "to": "2025-12-03T12:00:00Z"}
+    call(acme, "post", "/nightly/backfill", span)
+    due_schedules.DueSchedulesSweep()(world.ports)
+    shown = acme.client.get("/api/v1/schedules/nightly").json()["backlog"]
+    assert shown["own"] is None
+    assert (shown["backfills"]["waiting"], shown["backfills"]["first_due_at"]) == (2, "2025-12-02T01:30:00Z")
+    job = Job.objects.get()
+    assert shown["backfills"]["waits_for"] == [
+        {"due_at": "2025-12-01T01:30:00Z", "job_id": job.id, "run_id": None}
+    ]
+    assert "`parallel`" in shown["backfills"]["message"]

@@ -18,13 +18,16 @@ from tests.support.factories import make_model, make_tenant
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
 from workflows import operations as workflow_operations
 from workflows.domain.errors import TooManyBackfilled
+from workflows.execution.advancer import Advancer
 from workflows.models import Run, Workflow
 from workflows.schedules import operations
+from workflows.schedules.backlog import Backlog, backlog_of
 from workflows.schedules.execution import fire as fire_module
 from workflows.schedules.execution.fire import Overtaken, fire
 from workflows.schedules.execution.launch import Launched
 from workflows.schedules.models import Firing, Schedule
 from workflows.sweeps import due_schedules, ended_firings, old_firings
+from workflows.tasks import advance_now
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -650,3 +653,112 @@ def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any)
         backfilled(stage, second, 2)
     assert Firing.objects.count() == 3
     backfilled(stage, second, 1)
+
+
+# -- backfills beside the timetable ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue_one", "queue_all", "cancel_previous"])
+def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> None:
+    schedule = stage.put(overlap=overlap)
+    now = stage.clock.now()
+    operations.backfill(schedule, now - timedelta(minutes=5), now, by="x", ports=stage.ports)
+    stage.run_for(2)
+    [backfilled] = Job.objects.all()
+    stage.run_for(60)
+    own = Firing.objects.get(backfill="")
+    assert (own.outcome, own.reason) == ("started", "")
+    backfilled.refresh_from_db()
+    assert backfilled.finished_at is None, "nor is it cancelled"
+    stage.end_jobs(id=backfilled.id)
+    stage.run_for(3)
+    assert Firing.objects.exclude(backfill="").filter(outcome="started").count() == 2, "nor waits it for them"
+    assert Firing.objects.exclude(backfill="").filter(outcome="started", ended_at=None).count() == 1
+
+
+def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
+    schedule = stage.put(overlap="skip")
+    stage.clock.move(0.5)
+    operations.trigger(schedule, by="x", ports=stage.ports)
+    stage.run_for(60)
+    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
+
+
+def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fire_module, "MAX_STARTS", 2)
+    schedule = stage.put(cron="0 * * * *")
+    backfilled(stage, schedule, 5)
+    stage.run_for(2)
+    backfilled(stage, schedule, 2, parallel=True)
+    stage.run_for(2)
+    assert Firing.objects.filter(may_overlap=True, outcome="started").count() == 2
+    assert Firing.objects.filter(may_overlap=False, outcome="started").count() == 1
+
+
+# -- what waits, and for what ------------------------------------------------------------------------------
+
+
+def test_a_backfill_says_that_it_waits_for_a_person(stage: Stage) -> None:
+    asks = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1]}}}}
+    workflow_operations.put_definition(stage.tenant.pk, "asks", asks, ports=stage.ports)
+    schedule = stage.put(cron="0 * * * *", workflow={"name": "asks"})
+    assert backlog_of(schedule, stage.clock.now()) == Backlog()
+    backfilled(stage, schedule, 3)
+    lane = backlog_of(schedule, stage.clock.now()).backfills
+    assert lane is not None
+    assert (lane.waiting, "start within seconds" in lane.message) == (4, True)
+    stage.run_for(2)
+    run = Run.objects.get()
+    advance_now(Advancer(stage.ports), run.id)
+    lane = backlog_of(schedule, stage.clock.now()).backfills
+    assert lane is not None
+    assert [one.run_id for one in lane.running] == [run.id]
+    assert lane.first_due_at == Firing.objects.filter(outcome="waiting").earliest("due_at").due_at
+    assert lane.message == (
+        f"3 firings of a backfill wait for the end of run {run.id}, which waits for an answer or a signal: "
+        "best; a backfill with `parallel` does not wait for its earlier ones"
+    )
+
+
+def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
+    schedule = stage.put(overlap="queue_one")
+    stage.run_for(120)
+    job = Job.objects.get()
+    backlog = backlog_of(schedule, stage.clock.now())
+    assert backlog.messages == [f"1 firing by the timetable waits for the end of job {job.id}"]
+    stage.end_jobs()
+    paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)
+    [message] = backlog_of(paused, stage.clock.now()).messages
+    assert message == "1 firing by the timetable waits until the schedule is resumed"
+
+
+# -- one truth about a pause -------------------------------------------------------------------------------
+
+
+def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage) -> None:
+    schedule = stage.put(cron="0 * * * *", catch_up="all", catch_up_seconds=86_400.0)
+    shown = operations.shown_next_due_at
+    assert shown(schedule, stage.clock.now()) == schedule.next_due_at
+    paused = operations.pause_schedule(schedule, ports=stage.ports)
+    stage.run_for(3 * 3600 + 600, step=600)
+    now = stage.clock.now()
+    on_the_hour = now - timedelta(minutes=10)
+    assert shown(paused, now) is None
+    assert operations.fire_times(paused, 3, now) == []
+    if_resumed = operations.fire_times_if_resumed(paused, 3, now)
+    assert [one.due_at for one in if_resumed] == [on_the_hour + timedelta(hours=hour) for hour in (1, 2, 3)]
+    resumed = operations.resume_schedule(paused, ports=stage.ports)
+    due = on_the_hour + timedelta(hours=1)
+    assert shown(resumed, now) == due
+    stage.sweep()
+    assert Schedule.objects.get().next_due_at == due
+    until = on_the_hour + timedelta(hours=5, minutes=30)
+    paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
+    assert shown(paused, stage.clock.now()) == on_the_hour + timedelta(hours=6)
+
+
+def test_a_due_time_that_has_come_before_a_pause_is_still_next(stage: Stage) -> None:
+    schedule = stage.put(jitter_seconds=3600.0)
+    stage.clock.move(90)
+    paused = operations.pause_schedule(schedule, ports=stage.ports)
+    assert operations.shown_next_due_at(paused, stage.clock.now()) == schedule.next_due_at

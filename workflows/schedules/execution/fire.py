@@ -8,7 +8,7 @@ stands behind both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -84,17 +84,21 @@ class StartsRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unended:
-    """The firings of a schedule that have not ended. running: their jobs or runs have not. waiting: number
-    of those by the timetable or a backfill that wait for these."""
+    """The firings of a schedule that have not ended. running: by the timetable or a trigger; their jobs or
+    runs have not. waiting: number of those by the timetable that wait for these. backfilled: of backfills;
+    these run beside the others."""
 
     running: Sequence[Firing] = ()
     waiting: int = 0
+    backfilled: Sequence[Firing] = ()
 
 
 def unended_of(schedule_ids: Sequence[int]) -> dict[int, Unended]:
     """Return the firings that have not ended, by schedule. Read it after the schedules: a firing that is
     missing here has raised the version meanwhile."""
-    rows = Firing.objects.filter(schedule_id__in=schedule_ids, outcome=Outcome.WAITING.value)
+    rows = Firing.objects.filter(
+        schedule_id__in=schedule_ids, outcome=Outcome.WAITING.value, backfill=NO_BACKFILL
+    )
     waiting = dict(rows.order_by().values_list("schedule_id").annotate(count=Count("pk")))
     opened = list(
         Firing.objects.filter(
@@ -111,11 +115,13 @@ def unended_of(schedule_ids: Sequence[int]) -> dict[int, Unended]:
         )
     )
     running: dict[int, list[Firing]] = {}
+    backfilled: dict[int, list[Firing]] = {}
     for one in opened:
         if one.job_id in live or one.run_id in live:
-            running.setdefault(one.schedule_id, []).append(one)
+            (backfilled if one.is_backfilled else running).setdefault(one.schedule_id, []).append(one)
     return {
-        one: Unended(running.get(one, ()), waiting.get(one, 0)) for one in running.keys() | waiting.keys()
+        one: Unended(running.get(one, ()), waiting.get(one, 0), backfilled.get(one, ()))
+        for one in running.keys() | waiting.keys() | backfilled.keys()
     }
 
 
@@ -475,25 +481,37 @@ def note_error(schedule: Schedule, error: Exception, ports: Ports) -> None:
 
 
 def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
-    """Start firings of a schedule that wait: the first one if no other runs, and backfills that may overlap.
-    Return how many started. Raises Overtaken, StartsRefused, WaitingFailed."""
+    """Start firings of a schedule that wait: the first one by the timetable if no other runs, the first one
+    of backfills if none of theirs runs, and backfills that may overlap. Return how many started. Raises
+    Overtaken, StartsRefused, WaitingFailed."""
     rows = Firing.objects.filter(schedule=schedule, outcome=Outcome.WAITING.value).order_by("id")
     now = ports.clock.now()
-    if is_paused(schedule, now):
-        rows = rows.exclude(backfill=NO_BACKFILL)
     unended = unended_of([schedule.pk]).get(schedule.pk, Unended())
     started = 0
-    for firing in rows[:MAX_STARTS]:
-        if unended.running and not firing.may_overlap:
-            if schedule.overlap == Overlap.CANCEL_PREVIOUS and firing.backfill == NO_BACKFILL:
-                cancel_firings(unended.running, ports)
-            break
+    if not is_paused(schedule, now):
+        own = rows.filter(backfill=NO_BACKFILL)[:MAX_STARTS]
+        if not unended.running:
+            started = _start_first(schedule, own, ports, launched)
+        elif schedule.overlap == Overlap.CANCEL_PREVIOUS and own.exists():
+            cancel_firings(unended.running, ports)
+    backfills = rows.exclude(backfill=NO_BACKFILL)
+    if unended.backfilled:
+        backfills = backfills.filter(may_overlap=True)
+    return _start_first(schedule, backfills[:MAX_STARTS], ports, launched, started)
+
+
+def _start_first(
+    schedule: Schedule, firings: Iterable[Firing], ports: Ports, launched: Launched, started: int = 0
+) -> int:
+    """Start firings that wait up to the first one that the others wait for; return how many started, with
+    those before. Raises Overtaken, StartsRefused, WaitingFailed."""
+    for firing in firings:
         try:
             _start(schedule, firing, ports, launched)
         except Refused as refused:
             if refused.passes:
                 raise StartsRefused(started) from None
-            skip_waiting(schedule, firing, refused.code, str(refused), now)
+            skip_waiting(schedule, firing, refused.code, str(refused), ports.clock.now())
             schedule.version += 1
             continue
         except (Overtaken, OperationalError, InterfaceError, LeasingUnavailable):
