@@ -7,5 +7,10 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from django.core.checks import Tags, register
+
+        from jobs.reports.store_hosts import check_store_hosts
+
+        register(check_store_hosts, Tags.database)
         # connects receivers of gpus' signals: a server is registered, a slot is proven free
         from jobs.execution import orphaned_runs  # noqa: F401

@@ -37,7 +37,9 @@ SERVING_THREADS = 8
 SANDBOX = "sandbox; default-src 'none'"
 GRACE_SECONDS = 60.0
 """A transfer's average rate is judged after this time."""
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")
+_RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)\Z", re.IGNORECASE)
+_MOST = 10**18
+"""In place of larger numbers: no object has so many bytes."""
 Result = TypeVar("Result")
 Headers = list[tuple[bytes, bytes]]
 
@@ -111,15 +113,17 @@ class ArtifactBytes:
             if exchange.header("if-none-match") in (tag, "*"):
                 await exchange.answer(304, headers)
                 return
-            first, behind = _range(exchange, size, tag)
+            wanted = _range(exchange, size, tag)
+            first, behind = wanted or (0, size)
             headers += [
                 (b"content-type", (grant.content_type or "application/octet-stream").encode("latin1")),
                 (b"content-length", str(behind - first).encode()),
             ]
-            if behind - first < size:
+            if wanted:
                 headers.append((b"content-range", f"bytes {first}-{behind - 1}/{size}".encode()))
-            status = 206 if behind - first < size else 200
-            await exchange.answer(status, headers, self._pieces(exchange, descriptor, first, behind))
+            await exchange.answer(
+                206 if wanted else 200, headers, self._pieces(exchange, descriptor, first, behind)
+            )
         finally:
             os.close(descriptor)
 
@@ -287,16 +291,21 @@ def _add(receiver: Receiver, data: bytes) -> None:
     receiver.add(data)
 
 
-def _range(exchange: _Exchange, size: int, tag: str) -> tuple[int, int]:
-    """Return the first position and the one behind the last of the wanted bytes. Raises Problem 416."""
-    found = _RANGE.match(exchange.header("range"))
+def _range(exchange: _Exchange, size: int, tag: str) -> tuple[int, int] | None:
+    """Return the first position and the one behind the last of the wanted bytes; None: all are wanted. A
+    header that is malformed, has several ranges or ends before it begins is ignored (RFC 9110 §14.2). Raises
+    Problem 416."""
+    found = _RANGE.match(exchange.header("range").strip())
     if found is None or not (found[1] or found[2]) or exchange.header("if-range") not in ("", tag):
-        return 0, size
+        return None
+    last = _number(found[2])
     if not found[1]:
-        first, behind = max(0, size - int(found[2])), size
+        first, behind = max(0, size - last), size
     else:
-        first = int(found[1])
-        behind = min(size, int(found[2]) + 1) if found[2] else size
+        first = _number(found[1])
+        if found[2] and last < first:
+            return None
+        behind = min(size, last + 1) if found[2] else size
     if first >= behind:
         raise Problem(
             416,
@@ -305,3 +314,8 @@ def _range(exchange: _Exchange, size: int, tag: str) -> tuple[int, int]:
             headers={"Content-Range": f"bytes */{size}"},
         )
     return first, behind
+
+
+def _number(digits: str) -> int:
+    """Return a position; Python converts no text of thousands of digits."""
+    return _MOST if len(digits.lstrip("0")) > 18 else int(digits or 0)

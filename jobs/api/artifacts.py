@@ -27,8 +27,9 @@ from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.parameters import JobPages
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope
+from jobs.domain.errors import ArtifactStoreOfOneHost
 from jobs.ports import Ports
-from jobs.reports.fleet import web_hosts
+from jobs.submission.artifact_refs import require_one_host
 
 ARTIFACT_ID = OpenApiParameter("artifact_id", str, OpenApiParameter.PATH, description="Id of the artifact.")
 _STATES = [state.value for state in Artifact.State]
@@ -257,13 +258,8 @@ def signed_json(signed: SignedRequest) -> Any:
 
 
 def require_shared_store(ports: Ports) -> None:
-    """Raise Problem 503 if web processes of several hosts serve a folder that only one of them has."""
-    hosts = () if ports.artifact_store.is_shared else web_hosts(ports.clock.now())
-    if len(hosts) > 1:
-        raise Problem(
-            503,
-            "artifact_store_of_one_host",
-            f"Artifacts are in a folder of one host, and {len(hosts)} hosts serve. An operator has to set "
-            "DISPATCHER_ARTIFACT_STORE to s3://BUCKET, or to a folder that all hosts share (?shared=1).",
-            retryable=False,
-        )
+    """Raise Problem 503 if processes of several hosts use a folder that only one of them has."""
+    try:
+        require_one_host(ports)
+    except ArtifactStoreOfOneHost as refused:
+        raise Problem(refused.status, refused.code, str(refused), retryable=False) from None

@@ -1,7 +1,7 @@
 """A submit as a form (`multipart/form-data`): the part `job` is the JSON body, the others are its files.
 
-Django's parser reads the body, which was received whole before. The files go to temporary files on their way
-to the store, and their hashes are computed as they come.
+Django's parser splits the body, which was received whole before. The files go to temporary files on their way
+to the store, and their hashes are computed as they come; only the part `job` is held in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ from tempfile import SpooledTemporaryFile
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent
-from django.core.files.uploadhandler import FileUploadHandler, StopUpload
-from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from django.http.multipartparser import (
+    FIELD,
+    FILE,
+    ChunkIter,
+    InputStreamExhausted,
+    LazyStream,
+    MultiPartParserError,
+    Parser,
+)
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
@@ -28,6 +34,7 @@ FORM = "multipart/form-data"
 JOB = "job"
 """Name of the part with the body of the submit."""
 _IN_MEMORY_BYTES = 256 * 1024
+_PIECE_BYTES = 256 * 1024
 _TAIL_BYTES = 4096
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;,\s]{1,70}))', re.IGNORECASE)
 
@@ -60,32 +67,142 @@ class SubmitFormParser(BaseParser):
         self, stream: Any, media_type: str | None = None, parser_context: Any = None
     ) -> SubmitForm:
         view, request = (parser_context or {})["view"], (parser_context or {})["request"]
+        content_type = str(request.META.get("CONTENT_TYPE", ""))
         body = _Body(stream, expect_body(view, request.META))
-        handler = _Files()
+        parts = _Parts(view.max_job_bytes())
         try:
-            form = _parse(request.META, body, handler)
+            parts.read(body, _boundary_of(content_type))
             body.drain()
-            _require_end(body.tail, request.META.get("CONTENT_TYPE", ""))
-            job = _job(form, view.max_job_bytes())
+            _require_end(body.tail, content_type)
+            return SubmitForm(parts.value(), parts.files)
         except BaseException:
-            handler.close()
+            parts.close()
             raise
-        return SubmitForm(job, handler.found)
 
 
-def _parse(meta: Mapping[str, Any], body: _Body, handler: _Files) -> Any:
-    try:
-        # mypy: the stubs want a QueryDict's encoding
-        form, _ = MultiPartParser(dict(meta), body, [handler], "utf-8").parse()  # type: ignore[arg-type]
-    except MultiPartParserError as error:
-        raise _malformed(str(error)) from None
-    except (TooManyFieldsSent, TooManyFilesSent):
-        raise _too_many() from None
-    except RequestDataTooBig:
-        raise too_large(body.most) from None
-    if handler.problem is not None:
-        raise handler.problem
-    return form
+class _Parts:
+    """The parts of a form as they come. most: bytes of the part `job`; no more are held in memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.files: dict[str, LocalFile] = {}
+        self._job: bytes | None = None
+        self._current: HashedFile | None = None
+
+    def read(self, body: _Body, boundary: bytes) -> None:
+        """Read all parts. Raises Problem."""
+        try:
+            for kind, head, part in _split(body, boundary):
+                fields: Mapping[str, Any] = (head.get("content-disposition") or ("", {}))[1]
+                name = fields.get("name")
+                if name is None:
+                    continue  # what stands before the first part and behind the last one
+                if "content-transfer-encoding" in head:
+                    _refuse_encoding(str(head["content-transfer-encoding"][0]))
+                if kind == FILE:
+                    self._read_file(_text(name), _text(fields.get("filename", "")), head, part)
+                elif kind == FIELD:
+                    self._read_field(_text(name), part)
+        except (MultiPartParserError, InputStreamExhausted) as error:
+            raise _malformed(str(error) or "it is cut") from None
+
+    def value(self) -> Any:
+        """Return the JSON value of the part `job`. Raises Problem."""
+        if self._job is None:
+            raise validation_problem(
+                [
+                    FieldError(
+                        f"/{JOB}",
+                        "required",
+                        f"The form needs a part {JOB!r}: the JSON of a submit, no file.",
+                    )
+                ]
+            )
+        return read_json(self._job)
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        files = [one.file for one in self.files.values()]
+        if self._current is not None:
+            files.append(self._current.file)
+        for file in files:
+            with suppress(OSError):
+                file.close()
+
+    def _read_field(self, name: str, part: Any) -> None:
+        if name != JOB:
+            raise validation_problem(
+                [
+                    FieldError(
+                        f"/{name[:100]}",
+                        "unknown_part",
+                        f"The part {name[:100]!r} has no file name: files need one, and JSON is in {JOB!r}.",
+                    )
+                ]
+            )
+        if self._job is not None:
+            raise _repeated(JOB)
+        self._job = part.read(self._most + 1)
+        if len(self._job) > self._most:
+            raise Problem(
+                413,
+                "payload_too_large",
+                f"The part {JOB!r} of a form may have up to {self._most} bytes, as any submit "
+                "(DISPATCHER_MAX_PAYLOAD_BYTES and 64 KiB). Send files as parts of their own.",
+            )
+
+    def _read_file(self, name: str, file_name: str, head: Mapping[str, Any], part: Any) -> None:
+        if not file_name:
+            return
+        if name in self.files:
+            raise _repeated(name)
+        if len(self.files) >= settings.DISPATCHER.form_files:
+            raise _too_many()
+        # `SubmitForm.close` or `close` closes it
+        self._current = HashedFile(SpooledTemporaryFile(_IN_MEMORY_BYTES))  # type: ignore[arg-type]  # noqa: SIM115
+        try:
+            for piece in part:
+                self._current.add(piece)
+        except OSError:
+            raise Problem(
+                507,
+                "no_room_for_body",
+                "The server has no disk space for the files of this form.",
+                retryable=True,
+                retry_after_seconds=60.0,
+            ) from None
+        media_type = _text(head.get("content-type", ("", {}))[0]).strip()
+        self.files[name] = self._current.done(media_type=media_type, name=_base_name(file_name))
+        self._current = None
+
+
+def _split(body: Any, boundary: bytes) -> Any:
+    """Yield kind, headers and stream of each part. Raises MultiPartParserError, InputStreamExhausted."""
+    return Parser(LazyStream(ChunkIter(body, _PIECE_BYTES)), boundary)
+
+
+def _boundary_of(content_type: str) -> bytes:
+    """Return the boundary of a form's Content-Type. Raises Problem 400."""
+    found = _BOUNDARY.search(content_type)
+    boundary = (found[1] or found[2]) if found else ""
+    if not boundary or not boundary.isascii():
+        raise _malformed("its Content-Type has no boundary")
+    return boundary.encode("ascii")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _base_name(name: str) -> str:
+    """Return the last part of a path that a browser may send as file name."""
+    return name.replace("\\", "/").rpartition("/")[2]
+
+
+def _refuse_encoding(encoding: str) -> None:
+    """Raise Problem 400 for base64 and the like, which RFC 7578 §4.7 deprecates."""
+    if encoding.strip().lower() not in ("binary", "8bit", "7bit"):
+        raise _malformed(f"the Content-Transfer-Encoding {encoding[:50]!r} is not taken: send plain bytes")
 
 
 class _Body:
@@ -108,99 +225,9 @@ class _Body:
             pass
 
 
-class _Files(FileUploadHandler):
-    """Receives the files of a form."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, LocalFile] = {}
-        self.problem: Problem | None = None
-        self._current: HashedFile | None = None
-
-    def new_file(self, field_name: Any, *args: Any, **kwargs: Any) -> None:
-        super().new_file(field_name, *args, **kwargs)
-        if field_name in self.found:
-            self._refuse(_repeated(str(field_name)))
-        if len(self.found) >= settings.DISPATCHER.form_files:
-            self._refuse(_too_many())
-        # SpooledTemporaryFile is closed by `SubmitForm.close`
-        self._current = HashedFile(SpooledTemporaryFile(_IN_MEMORY_BYTES))  # type: ignore[arg-type]  # noqa: SIM115
-
-    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        assert self._current is not None
-        try:
-            self._current.add(raw_data)
-        except OSError:
-            self._refuse(
-                Problem(
-                    507,
-                    "no_room_for_body",
-                    "The server has no disk space for the files of this form.",
-                    retryable=True,
-                    retry_after_seconds=60.0,
-                )
-            )
-
-    def file_complete(self, file_size: int) -> Any:
-        assert self._current is not None
-        done = self._current.done(media_type=self.content_type or "", name=self.file_name or "")
-        self.found[str(self.field_name)] = done
-        self._current = None
-        return done
-
-    def upload_interrupted(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove the temporary files."""
-        files = [one.file for one in self.found.values()]
-        if self._current is not None:
-            files.append(self._current.file)
-        for file in files:
-            with suppress(OSError):
-                file.close()
-
-    def _refuse(self, problem: Problem) -> None:
-        """Stop the parser, which swallows this exception and no other one that helps."""
-        self.problem = problem
-        raise StopUpload(connection_reset=True)
-
-
-def _job(form: Any, most: int) -> Any:
-    """Return the JSON value of the part `job`. Raises Problem."""
-    texts = form.getlist(JOB)
-    others = [name for name in form if name != JOB]
-    if others:
-        raise validation_problem(
-            [
-                FieldError(
-                    f"/{others[0][:100]}",
-                    "unknown_part",
-                    f"The part {others[0][:100]!r} has no file name: files need one, and JSON is in {JOB!r}.",
-                )
-            ]
-        )
-    if not texts:
-        raise validation_problem(
-            [
-                FieldError(
-                    f"/{JOB}", "required", f"The form needs a part {JOB!r}: the JSON of a submit, no file."
-                )
-            ]
-        )
-    if len(texts) > 1:
-        raise _repeated(JOB)
-    raw = texts[0].encode("utf-8", "surrogatepass")
-    if len(raw) > most:
-        raise too_large(most)
-    return read_json(raw)
-
-
 def _require_end(tail: bytes, content_type: str) -> None:
     """Raise Problem 400 for a form without its closing boundary: its last file may be cut."""
-    found = _BOUNDARY.search(content_type)
-    boundary = (found[1] or found[2]) if found else ""
-    if not boundary or f"--{boundary}--".encode("latin-1", "replace") not in tail:
+    if b"--" + _boundary_of(content_type) + b"--" not in tail:
         raise _malformed("it ends without its closing boundary")
 
 

@@ -90,6 +90,21 @@ class ArtifactStoreUnavailable(Refused):
     status = 503
 
 
+class ArtifactStoreOfOneHost(Refused):
+    """Artifacts are in a folder of one host, and processes on several hosts use it."""
+
+    code = "artifact_store_of_one_host"
+    status = 503
+
+    def __init__(self, hosts: int, *, pointer: str | None = None) -> None:
+        super().__init__(
+            f"Artifacts are in a folder of one host, and processes on {hosts} hosts use it. An operator has "
+            "to set DISPATCHER_ARTIFACT_STORE to s3://BUCKET, or to a folder that all hosts share "
+            "(?shared=1).",
+            pointer=pointer,
+        )
+
+
 class TooManyRunArtifacts(Refused):
     """The run has saved as many artifacts, or bytes, as it may."""
 

@@ -22,15 +22,6 @@ from jobs.models import Attempt
 SERVERS_PER_PAGE = 100
 
 
-WEB_SILENT = timedelta(seconds=60)
-
-
-def web_hosts(now: datetime) -> list[str]:
-    """Return the hosts with a web process that showed a sign of life in the last minute, sorted."""
-    rows = Process.objects.filter(kind=Process.Kind.WEB, beat_at__gt=now - WEB_SILENT)
-    return sorted({name.partition(":")[0] for name in rows.values_list("name", flat=True)})
-
-
 @dataclass(frozen=True, slots=True)
 class LiveAttempt:
     """A running attempt. number: of the attempt within its job. state: `sent`, or `waiting` (polled)."""

@@ -16,13 +16,24 @@ from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, lock_for_
 from jobs.domain.errors import (
     ArtifactMissing,
     ArtifactRefInvalid,
+    ArtifactStoreOfOneHost,
     ArtifactStoreUnavailable,
     Refused,
     TooManyArtifacts,
 )
 from jobs.ports import Ports
+from jobs.reports.store_hosts import store_hosts
 
 _POINTER = "/payload"
+
+
+def require_one_host(ports: Ports, *, pointer: str | None = None) -> None:
+    """Raise ArtifactStoreOfOneHost if processes of several hosts use a folder that only one of them has."""
+    hosts = () if ports.artifact_store.is_shared else store_hosts(ports.clock.now())
+    if len(hosts) > 1:
+        raise ArtifactStoreOfOneHost(len(hosts), pointer=pointer)
+
+
 _WHY = {
     MISSING: "There is no artifact {id}, or it is not yours.",
     NOT_UPLOADED: "The upload of the artifact {id} is not complete.",

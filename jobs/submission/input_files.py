@@ -38,6 +38,7 @@ from jobs.domain.errors import (
     TooManyArtifacts,
 )
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import require_one_host
 
 FILE = "$file"
 """The one member of an object that refers to a part of the form, by name."""
@@ -108,6 +109,7 @@ class PayloadFiles:
             )
         if not sources:
             return self._payload
+        require_one_host(ports, pointer=_pointer(sources[0]))
         found = [
             (one, *_opened(one, self._files)) for one in sources
         ]  # all are checked before the first is stored

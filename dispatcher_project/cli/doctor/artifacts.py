@@ -1,4 +1,4 @@
-"""Check of the store of artifacts: it can be used, and all hosts that serve see the same one."""
+"""Check of the store of artifacts: it can be used, and all hosts that use it see the same one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from artifacts.store.s3 import NoBoto
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from jobs.reports.fleet import web_hosts
+from jobs.reports.store_hosts import store_hosts
 
 _NO_UPLOAD = "No artifact can be uploaded, and jobs can't read theirs."
 _SETTING = "DISPATCHER_ARTIFACT_STORE"
@@ -24,13 +24,15 @@ def artifacts(view: View) -> Iterator[Finding]:
     if wrong:
         yield Finding(Level.ERROR, "artifacts", wrong, _NO_UPLOAD, f"check the store that {_SETTING} names")
         return
-    hosts = web_hosts(view.now)
+    hosts = store_hosts(view.now)
     if len(hosts) > 1 and not store.is_shared:
         yield Finding(
             Level.ERROR,
             "artifacts",
-            f"they are in a folder of one host, and {len(hosts)} hosts serve: {', '.join(hosts[:6])}",
-            "Uploads are refused: another host would not find the files.",
+            f"they are in a folder of one host, and processes on {len(hosts)} hosts use it: "
+            f"{', '.join(hosts[:6])}",
+            "Uploads are refused: web processes, GPU workers and sweeps of another host would not find the "
+            "files.",
             f"set {_SETTING} to s3://BUCKET, or to a folder that all hosts share (?shared=1)",
         )
     else:

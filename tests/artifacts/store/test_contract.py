@@ -179,10 +179,20 @@ def test_a_request_to_read_writes_nothing_and_the_other_way_round(stage: Stage) 
         ("bytes=-5", DATA[-5:], 206),
         ("bytes=299990-900000", DATA[299_990:], 206),
         ("bytes=300000-", None, 416),
+        ("bytes=-0", None, 416),
         ("bytes=5-2", DATA, 200),
         ("pages=1-2", DATA, 200),
     ],
-    ids=["first", "rest", "last", "beyond", "behind", "backwards", "unknown"],
+    ids=[
+        "first",
+        "rest",
+        "last",
+        "beyond",
+        "behind",
+        "no suffix",
+        "backwards",
+        "unknown",
+    ],
 )
 def test_ranges_are_read(stage: Stage, wanted: str, got: bytes | None, status: int) -> None:
     stage.put(KEY, DATA)

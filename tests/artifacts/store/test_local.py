@@ -233,6 +233,35 @@ def test_a_head_request_has_the_length_and_no_bytes(local_stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("limits", "status"), [({"artifact_transfers": 1}, 503), ({"artifact_transfers_per_tenant": 1}, 429)]
 )
+@pytest.mark.parametrize(
+    ("wanted", "got", "status"),
+    [
+        (f"bytes=299990-{'9' * 30}", DATA[299_990:], 206),
+        (f"bytes=-{'9' * 30}", DATA, 206),
+        (f"bytes=-{'9' * 5000}", DATA, 206),
+        (f"bytes={'9' * 30}-", None, 416),
+        (f"bytes={'9' * 5000}-", None, 416),
+        (f"bytes={'9' * 30}-{'9' * 40}", None, 416),
+        ("bytes=0-", DATA, 206),
+        ("Bytes=0-2", DATA[:3], 206),
+        ("bytes=0-1,5-6", DATA, 200),
+        ("bytes=-", DATA, 200),
+        ("bytes=٣-٥", DATA, 200),
+    ],
+    ids=str,
+)
+def test_ranges_of_any_length_are_read(
+    local_stage: Stage, wanted: str, got: bytes | None, status: int
+) -> None:
+    local_stage.put(KEY, DATA)
+    header: Any = wanted.encode()  # requests refuses texts beyond Latin-1
+    answer = local_stage.send(local_stage.store.sign_get(KEY, 60), Range=header)
+    assert answer.status_code == status
+    assert got is None or answer.content == got
+    if status != 200:
+        assert answer.headers["Content-Range"].endswith("/300000")
+
+
 def test_transfers_at_once_are_limited(
     local_stage: Stage, store: LocalStore, monkeypatch: pytest.MonkeyPatch, limits: Any, status: int
 ) -> None:

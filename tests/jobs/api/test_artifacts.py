@@ -22,6 +22,7 @@ from artifacts.store.local import LocalStore
 from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
+from jobs.reports.store_hosts import check_store_hosts
 from tests.support.factories import make_job
 
 from .conftest import Account, World, account
@@ -151,19 +152,31 @@ def test_another_length_replaces_a_promise_but_not_an_artifact(acme: Account, st
     assert (answer.status_code, answer.json()["code"]) == (422, "artifact_bytes_differ")
 
 
-def test_a_folder_of_one_host_is_refused_where_several_hosts_serve(acme: Account) -> None:
-    for host in ("web-1:7:AAAAAA", "web-1:8:BBBBBB"):
-        Process.objects.create(
-            name=host, kind="web", layout=1, started_at=datetime.now(UTC), beat_at=datetime.now(UTC)
-        )
+def process_on(host: str, kind: str) -> None:
+    now = datetime.now(UTC)
+    Process.objects.create(name=f"{host}:7:{kind}", kind=kind, layout=1, started_at=now, beat_at=now)
+
+
+@pytest.mark.parametrize("kind", ["web", "gpu", "sweeps"])
+def test_a_folder_of_one_host_is_refused_where_several_hosts_use_it(
+    acme: Account, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for one in ("web", "gpu", "sweeps"):
+        process_on("web-1", one)
+    process_on("web-3", "callbacks")  # reads no artifacts
     assert promise(acme, PNG).status_code == 201
-    Process.objects.create(
-        name="web-2:7:CCCCCC", kind="web", layout=1, started_at=datetime.now(UTC), beat_at=datetime.now(UTC)
-    )
+    assert check_store_hosts(None, ["default"]) == []
+    process_on("web-2", kind)
     answer = promise(acme, PNG)
     assert (answer.status_code, answer.json()["code"]) == (503, "artifact_store_of_one_host")
     assert "s3://BUCKET" in answer.json()["detail"]
     assert answer.json()["retryable"] is False
+    [warning] = check_store_hosts(None, ["default"])
+    assert "web-1, web-2" in warning.msg
+    assert "s3://BUCKET" in str(warning.hint)
+    assert check_store_hosts(None) == []  # without a database
+    limit(monkeypatch, artifact_store="/mnt/artifacts?shared=1")
+    assert check_store_hosts(None, ["default"]) == []
 
 
 # -- parts ----------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from django.conf import settings
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.store.contract import Store, StoreUnavailable
 from artifacts.store.local import LocalStore
+from foundation.http_api.problems import Problem
+from gpus.models import Process
+from jobs.api import forms
 from jobs.models import Job
 
 from .conftest import Account, World, make_model
@@ -55,6 +60,17 @@ def data_uri(data: bytes, media_type: str = "image/png") -> str:
 
 def submit(who: Account, payload: Any, **more: Any) -> Any:
     return who.client.post(SUBMIT, {"model": "zimg", "payload": payload}, format="json", **more)
+
+
+def test_files_are_refused_where_several_hosts_use_one_folder(acme: Account) -> None:
+    now = datetime.now(UTC)
+    for host, kind in (("web-1", "web"), ("box-2", "gpu")):
+        Process.objects.create(name=f"{host}:7:A", kind=kind, layout=1, started_at=now, beat_at=now)
+    answer = submit(acme, {"image": data_uri(PNG)})
+    assert (answer.status_code, answer.json()["code"]) == (503, "artifact_store_of_one_host")
+    assert answer.json()["errors"][0]["pointer"] == "/payload/image"
+    assert not Artifact.objects.exists()
+    assert submit(acme, {"image": "https://example.com/cat.png"}).status_code == 202
 
 
 def part(name: str, data: bytes | str, *, filename: str | None = None, kind: str = "") -> bytes:
@@ -261,9 +277,15 @@ FILE_PART = part("f", b"bytes", filename="f")
             JOB_PART + b"".join(part(f"f{at}", b"", filename="f") for at in range(17)) + END,
             (413, "too_many_files"),
         ),
-        (b"".join(part("job", "") for _ in range(2000)) + END, (413, "too_many_files")),
+        (b"".join(part("job", "") for _ in range(2000)) + END, (422, "validation_failed")),
+        (
+            JOB_PART + FILE_PART.replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n") + END,
+            (400, "malformed_form"),
+        ),
+        (JOB_PART + FILE_PART.replace(b'name="f"', b"name*=x'f", 1) + END, (422, "file_not_sent")),
+        (JOB_PART + b"--" + BOUNDARY.encode() + b"\r\nX: " + b"y" * 5000 + END, (400, "malformed_form")),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_a_bad_form_is_refused(acme: Account, body: bytes, expected: tuple[int, str]) -> None:
     answer = send(acme, body)
@@ -284,6 +306,40 @@ def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.Mo
     long = form(acme, {"a": {"$file": "f"}, "b": "x" * 2000}, {"f": b""})
     assert (long.status_code, long.json()["code"]) == (413, "payload_too_large")
     assert not Artifact.objects.exists()
+
+
+class Endless:
+    """A form whose part `job` has this many bytes, made while they are read."""
+
+    def __init__(self, size: int) -> None:
+        self._head, self._left, self._end = part("job", "")[:-2], size, b"\r\n" + END
+
+    def read(self, size: int) -> bytes:
+        if self._head:
+            data, self._head = self._head, b""
+            return data
+        if self._left:
+            data = b"x" * min(size, self._left)
+            self._left -= len(data)
+            return data
+        data, self._end = self._end, b""
+        return data
+
+
+def test_the_part_job_takes_no_more_memory_than_a_submit() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Problem) as refused:
+            forms._Parts(1_000_000).read(
+                forms._Body(Endless(60_000_000), 100_000_000), forms._boundary_of(f"a; boundary={BOUNDARY}")
+            )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (refused.value.status, refused.value.code) == (413, "payload_too_large")
+    assert "1000000 bytes" in refused.value.detail
+    assert "DISPATCHER_MAX_PAYLOAD_BYTES" in refused.value.detail
+    assert peak < 6_000_000
 
 
 def test_a_staff_session_and_a_key_without_the_scope_send_no_form(acme: Account, world: World) -> None:

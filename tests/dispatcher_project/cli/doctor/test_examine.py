@@ -148,10 +148,13 @@ def a_dead_letter(patient: Patient) -> None:
     end_waiting(job.id, JobState.FAILED, patient.world.clock.now(), code="timeout", message="m")
 
 
-def web_processes_of_two_hosts(patient: Patient) -> None:
-    now = patient.world.clock.now()
-    for host in ("web-1", "web-2"):
-        Process.objects.create(name=f"{host}:7:ABCDEF", kind="web", layout=1, started_at=now, beat_at=now)
+def processes_of_two_hosts(other: str) -> Make:
+    def make(patient: Patient) -> None:
+        now = patient.world.clock.now()
+        for host, kind in (("web-1", "web"), ("box-2", other)):
+            Process.objects.create(name=f"{host}:7:ABCDEF", kind=kind, layout=1, started_at=now, beat_at=now)
+
+    return make
 
 
 def store_in(patient: Patient, place: object) -> None:
@@ -241,7 +244,9 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_secret_of_another_key, "secrets", Level.ERROR),
         (a_secret_that_a_callbacks_worker_cannot_read, "callback secrets", Level.ERROR),
         (a_dead_letter, "dead letters", Level.WARNING),
-        (web_processes_of_two_hosts, "artifacts", Level.ERROR),
+        (processes_of_two_hosts("web"), "artifacts", Level.ERROR),
+        (processes_of_two_hosts("gpu"), "artifacts", Level.ERROR),
+        (processes_of_two_hosts("sweeps"), "artifacts", Level.ERROR),
         (lambda p: store_in(p, p.folder / "a file"), "artifacts", Level.ERROR),
         (lambda p: store_in(p, "ftp://box/a"), "artifacts", Level.ERROR),
     ],

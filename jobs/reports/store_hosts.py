@@ -1,0 +1,51 @@
+"""Which hosts use the store of artifacts: a folder that is not shared belongs to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Warning
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
+
+from artifacts.store.configured import read_place
+from artifacts.store.s3 import S3Place
+from gpus.models import Process
+
+PROCESS_SILENT = timedelta(seconds=60)
+_USE_STORE = (Process.Kind.WEB, Process.Kind.GPU, Process.Kind.SWEEPS)
+"""Processes that read or write artifacts: web processes serve them, GPU workers look for inputs and save
+outputs, the sweeps list them. Nodes and other GPU servers use signed URLs."""
+
+
+def store_hosts(now: datetime) -> list[str]:
+    """Return the hosts whose processes use the store and showed a sign of life in the last minute, sorted."""
+    rows = Process.objects.filter(kind__in=_USE_STORE, beat_at__gt=now - PROCESS_SILENT)
+    return sorted({name.partition(":")[0] for name in rows.values_list("name", flat=True)})
+
+
+def check_store_hosts(
+    app_configs: Any, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check of the settings with a database (`manage.py check --database default`, `migrate`)."""
+    try:
+        place = read_place(settings.DISPATCHER.artifact_store)
+        if not databases or isinstance(place, S3Place) or place[1]:
+            return []
+        hosts = store_hosts(datetime.now(UTC))
+    except (ImproperlyConfigured, DatabaseError):  # another check says so; before the first migration
+        return []
+    if len(hosts) < 2:
+        return []
+    return [
+        Warning(
+            f"Artifacts are in a folder of one host, and processes on {len(hosts)} hosts use it: "
+            f"{', '.join(hosts[:6])}. Uploads are refused.",
+            hint="Set DISPATCHER_ARTIFACT_STORE to s3://BUCKET, or to a folder that all hosts share "
+            "(?shared=1).",
+            id="artifacts.W001",
+        )
+    ]
