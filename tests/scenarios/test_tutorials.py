@@ -47,7 +47,7 @@ OTHERS = {"python", "json", "toml", "yaml", "text", "mermaid"}
 """Languages of blocks that are no shell."""
 LONGEST_SECONDS = 240
 _PORT = re.compile(
-    r"(?<=127\.0\.0\.1:)\d{4,5}|(?<=192\.168\.1\.20:)\d{4,5}|(?<=--port )\d{4,5}|(?<=\", )9100"
+    r"(?<=127\.0\.0\.1:)\d{4,5}|(?<=192\.168\.1\.20:)\d{4,5}|(?<=--port )\d{4,5}|(?<=\", )9[12]00"
 )
 _JOB = re.compile(r'"job_id": ?"(\w{26})"')
 

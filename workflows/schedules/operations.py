@@ -519,17 +519,17 @@ def backfill(
     key: RequestKey | None = None,
     operator: str | None = None,
 ) -> Backfilled:
-    """Add a waiting firing for each due time from first to last, both inclusive; the sweep starts them,
-    beside the schedule's own due times.
+    """Add a waiting firing for each due time from first to last, both inclusive, that has come; the sweep
+    starts them, beside the schedule's own due times.
 
     parallel: without waiting for each other. operator: for the audit. Raises BackfillRefused,
     TooManyBackfilled, IdempotencyConflict.
     """
-    most = settings.DISPATCHER.schedule_backfill
+    most, now = settings.DISPATCHER.schedule_backfill, ports.clock.now()
     if last < first:
         raise BackfillRefused("The span ends before it begins.", pointer="/to")
-    try:
-        dues = schedule.timetable.between(first, last, most + 1)
+    try:  # a due time to come is started by the timetable
+        dues = schedule.timetable.between(first, min(last, now), most + 1)
     except UnknownTimezone as error:
         raise BackfillRefused(str(error)) from None
     if len(dues) > most:
@@ -539,11 +539,10 @@ def backfill(
             pointer="/to",
         )
     if not dues:
-        raise BackfillRefused("There is no due time in this span.", pointer="/from")
+        raise BackfillRefused("No due time in this span has come.", pointer="/from")
     if dry_run:
         return Backfilled(dues)
     request = key.of(first, last, parallel) if key is not None else new_id()
-    now = ports.clock.now()
     rows = [
         Firing(
             id=new_id(now.timestamp()),

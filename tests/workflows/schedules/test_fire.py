@@ -17,7 +17,7 @@ from jobs.models import Job, Rollup, Tenant
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
 from workflows import operations as workflow_operations
-from workflows.domain.errors import TooManyBackfilled
+from workflows.domain.errors import BackfillRefused, TooManyBackfilled
 from workflows.execution.advancer import Advancer
 from workflows.models import Run, Workflow
 from workflows.schedules import operations
@@ -428,6 +428,17 @@ def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> No
         assert Job.objects.count() == expected
         stage.end_jobs()
     assert starts(schedule) == list(done.dues)
+
+
+def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> None:
+    schedule = stage.put(cron="0 * * * *")
+    now = stage.clock.now()
+    day = timedelta(days=1)
+    done = operations.backfill(schedule, now - timedelta(hours=3), now + day, by="me", ports=stage.ports)
+    assert len(done.dues) == 4
+    assert max(done.dues) <= now
+    with pytest.raises(BackfillRefused, match="No due time in this span has come"):
+        operations.backfill(schedule, now + timedelta(minutes=1), now + day, by="me", ports=stage.ports)
 
 
 def test_a_parallel_backfill_starts_all_at_once(stage: Stage) -> None:
