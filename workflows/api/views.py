@@ -404,9 +404,10 @@ class SendSignal(WorkflowView):
     )
     def post(self, request: Request, name: str) -> Response:
         body = read_optional_body(bodies.SentSignal, request.data or None)
-        taken = operations.send_signal(
-            tenant_of(request), name[:64], body.body, run_id=body.run_id, ports=self.ports
-        )
+        tenant_id = tenant_of(request)
+        if not is_name(name):
+            return Response({"taken": 0})
+        taken = operations.send_signal(tenant_id, name, body.body, run_id=body.run_id, ports=self.ports)
         return Response({"taken": taken})
 
 

@@ -302,6 +302,15 @@ def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: Wo
     assert sorted(Node.objects.values_list("output", flat=True)) == [1, 2]
 
 
+def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, world: World) -> None:
+    put(acme, {"nodes": {"paid": {"signal": {"name": "p" * 64}}}})
+    advance(world, start(acme, inputs=None))
+    for name in ("%00", "a%00b", "%FF", "p" * 65):
+        answer = post(acme, f"signals/{name}")
+        assert (answer.status_code, answer.json()) == (200, {"taken": 0}), name
+    assert post(acme, "signals/" + "p" * 64).json() == {"taken": 1}
+
+
 @pytest.mark.parametrize(
     "path", ["runs/nope", "runs/01M8EB15HJF2M574SYQV8PX1NK", "runs/x/nodes", "workflows/%00"]
 )
