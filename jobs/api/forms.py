@@ -41,14 +41,15 @@ _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^;,\s]{1,70}))', re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class SubmitForm:
-    """A parsed form. job: the JSON value of its part `job`. files: the others, by name."""
+    """A parsed form. job: the JSON value of its part `job`. files: the others, by name; None: the body is
+    that value itself, and no form."""
 
     job: Any
-    files: Mapping[str, LocalFile]
+    files: Mapping[str, LocalFile] | None
 
     def close(self) -> None:
         """Remove the temporary files."""
-        for one in self.files.values():
+        for one in (self.files or {}).values():
             one.file.close()
 
 

@@ -146,7 +146,7 @@ class Submit(RateLimitedView):
         key = idempotency_key(fields.get("Idempotency-Key"))  # before the body is received
         rate = self.take_token(request, tenant_id)
         sent = request.data
-        form = sent if isinstance(sent, SubmitForm) else SubmitForm(sent, {})
+        form = sent if isinstance(sent, SubmitForm) else SubmitForm(sent, None)
         item: Item
         try:
             files = InputFiles(form.files, principal.name)
@@ -185,7 +185,7 @@ class SubmitBatch(RateLimitedView):
             headers = admit_or_refuse(admit(tenant_id, len(items), self.ports, taken=1))
         whole = BatchKey(key, fingerprint(request.data)) if key else None
         fetched = self.fetched(request, items, tenant_id, headers, batch=whole)
-        items = [_with_files(item, InputFiles({}, principal_of(request).name, fetched)) for item in items]
+        items = [_with_files(item, InputFiles(None, principal_of(request).name, fetched)) for item in items]
         batch = submit_batch(
             items,
             tenant=tenant_id,
@@ -238,7 +238,7 @@ class Rerun(RateLimitedView):
             changes = {name: sent[name] for name in given}
             wanted = rerun_request(job, changes, idempotency_key=key, by=by)
             fetched = self.fetched(request, [wanted], job.tenant_id, rate)
-            wanted = replace(wanted, files=InputFiles({}, principal.name, fetched))
+            wanted = replace(wanted, files=InputFiles(None, principal.name, fetched))
             item: Item = submit_job(
                 wanted, tenant=job.tenant_id, ports=self.ports, key_models=principal.models
             )

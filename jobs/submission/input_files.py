@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -54,10 +54,11 @@ FetchedFile = LocalFile | NotFetched | NotKept
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """The files of one request. uploaded: parts of its form, by name. made_by_key: name of the API key.
-    fetched: what was read from each URL, or why it was not; None: URLs stay as they are."""
+    """The files of one request. uploaded: parts of its form, by name; None: it is no form, so a payload may
+    have objects that look like references to parts. made_by_key: name of the API key. fetched: what was read
+    from each URL, or why it was not; None: URLs stay as they are."""
 
-    uploaded: Mapping[str, LocalFile] = field(default_factory=dict)
+    uploaded: Mapping[str, LocalFile] | None = None
     made_by_key: str = ""
     fetched: Mapping[str, FetchedFile] | None = None
 
@@ -82,7 +83,7 @@ class PayloadFiles:
     def __init__(self, payload: Any, schema: Schema | None, files: InputFiles) -> None:
         self._payload, self._files = payload, files
         self._places = [*_marked(payload, _fields(schema), files)]
-        if files.uploaded:
+        if files.uploaded is not None:
             known = {one.path for one in self._places}
             self._places += [one for one in _references(payload, files, known)]
             _check_all_used(self._places, files)
@@ -181,7 +182,7 @@ def _marked(payload: Any, fields: FileFields | None, files: InputFiles) -> Itera
             yield _Place(one.path, value, one.media_types)
         elif isinstance(value, dict) and REF in value:
             yield _Place(one.path, None, one.media_types)
-        elif files.uploaded and _is_reference(value):
+        elif files.uploaded is not None and _is_reference(value):
             yield _Place(one.path, _part(value[FILE], one.path, files), one.media_types)
 
 
@@ -212,10 +213,11 @@ def _is_reference(value: Any) -> bool:
 
 
 def _part(name: str, path: Path, files: InputFiles) -> LocalFile:
-    found = files.uploaded.get(name)
+    uploaded = files.uploaded or {}
+    found = uploaded.get(name)
     if found is None:
         raise FileNotSent(
-            f"The form has no file {name[:100]!r}; it has {_listed(files.uploaded)}.",
+            f"The form has no file {name[:100]!r}; it has {_listed(uploaded)}.",
             pointer=f"{_POINTER}{pointer(path)}",
         )
     return found
@@ -223,7 +225,7 @@ def _part(name: str, path: Path, files: InputFiles) -> LocalFile:
 
 def _check_all_used(places: Sequence[_Place], files: InputFiles) -> None:
     used = {id(one.source) for one in places}
-    unused = [name for name, file in files.uploaded.items() if id(file) not in used]
+    unused = [name for name, file in (files.uploaded or {}).items() if id(file) not in used]
     if unused:
         raise FileUnused(
             f"The payload does not refer to the file {unused[0][:100]!r} of the form. Refer to it by "

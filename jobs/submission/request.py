@@ -381,7 +381,7 @@ def _checked(
         if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
         files = None
-        if request.files.uploaded or (spec.payload_schema and has_files(spec.payload_schema)):
+        if request.files.uploaded is not None or (spec.payload_schema and has_files(spec.payload_schema)):
             files = PayloadFiles(request.body.payload, spec.payload_schema, request.files)
         shown = request.body.payload if files is None else files.for_check()
         check_payload(spec.payload_schema, shown, text, may.checks, ports.schema_processes)

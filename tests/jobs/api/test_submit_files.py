@@ -228,8 +228,18 @@ def test_a_form_carries_the_job_and_its_files(acme: Account, store: Store, name:
 
 def test_a_form_without_files_is_a_submit(acme: Account) -> None:
     assert form(acme, {"seed": 1}, {}).status_code == 202
-    assert form(acme, {"note": {"$file": "x"}}, {}).status_code == 202
-    assert submit(acme, {"note": {"$file": "x"}}).status_code == 202
+    assert submit(acme, {"note": {"$file": "x"}}).status_code == 202, "as JSON it is data"
+
+
+def test_a_form_whose_file_is_lost_on_the_way_is_no_job(acme: Account) -> None:
+    """Without a file, or with a part whose name can't be read."""
+    nameless = f'--{BOUNDARY}\r\nContent-Disposition: form-data; filename="a"\r\n\r\nx\r\n'.encode()
+    for parts in (b"", nameless):
+        job = part("job", json.dumps({"model": "zimg", "payload": {"note": {"$file": "photo"}}}))
+        answer = send(acme, job + parts + END)
+        assert answer.status_code in (400, 422), answer.json()
+    assert answer.json()["code"] in ("file_not_sent", "malformed_form", "validation_failed")
+    assert not Job.objects.exists()
 
 
 def test_the_same_key_with_another_file_is_another_request(acme: Account) -> None:
