@@ -28,6 +28,7 @@ ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
 ONLY_ON_SQLITE = (
     # tests without database rows
     "tests/benchmarks",
+    "tests/dispatcher_project/documentation",
     "tests/dispatcher_project/settings",
     "tests/dispatcher_project/supervisor",
     "tests/dispatcher_project/supply",
@@ -38,7 +39,12 @@ ONLY_ON_SQLITE = (
     "tests/jobs/domain",
     "tests/jobs/explain",
     "tests/mutations",
+    "tests/support/forked",
     "tests/verification",
+    "tests/workflows/definition",
+    "tests/workflows/domain",
+    "tests/workflows/execution",
+    "tests/workflows/schedules/domain",
     # commands, pages, the client and routes call what tests/jobs, tests/gpus and tests/workflows test
     # on PostgreSQL; queries of pages also run there in tests/admin_ui/test_pages.py and test_keyset.py
     *(

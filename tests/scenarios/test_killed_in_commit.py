@@ -61,8 +61,8 @@ def test_a_submit_that_the_web_died_over_is_the_same_job_when_it_comes_again(
     ("mode", "state", "states"),
     [
         ("sync", "sent", ["lost", "completed"]),
-        ("sync", "completed", ["completed"]),
-        ("async", "waiting", ["completed"]),
+        pytest.param("sync", "completed", ["completed"], marks=pytest.mark.sqlite_only),
+        pytest.param("async", "waiting", ["completed"], marks=pytest.mark.sqlite_only),
         ("async", "completed", ["completed"]),
     ],
 )

@@ -13,7 +13,7 @@ from tests.support.system.judges import Judge
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.scenario, pytest.mark.database]
+pytestmark = pytest.mark.scenario
 
 
 def test_after_kill_9_a_polled_run_is_adopted_and_a_sync_one_waits_until_its_gpu_is_free(
@@ -68,7 +68,6 @@ def test_a_deploy_throws_no_run_away(system: System) -> None:
     polled.assert_never_full()
 
 
-@pytest.mark.sqlite_only  # its statements are those of a deploy
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
 def test_while_the_only_worker_drains_the_next_one_starts_new_jobs(
     system: System, number: signal.Signals
