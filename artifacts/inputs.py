@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from artifacts.models import Artifact
 from artifacts.store.contract import Store, StoreUnavailable
-from artifacts.store.names import served_type
 from artifacts.store.presence import find_expected
 
 _AT_ONCE = 8
@@ -41,8 +40,6 @@ def input_urls(job_id: str, store: Store, seconds: float) -> Mapping[str, str]:
         if stored is None or stored.bytes != row.bytes:
             raise ObjectGone(row.pk)
     return {
-        row.pk: store.sign_get(
-            row.key, seconds, content_type=served_type(row.content_type), name=row.name
-        ).url
+        row.pk: store.sign_get(row.key, seconds, content_type=row.content_type, name=row.name).url
         for row in rows
     }

@@ -92,7 +92,8 @@ class Store(Protocol):
     ) -> SignedRequest:
         """Return a request that reads the object, whole or a range.
 
-        content_type: of the answer. name: file name of the answer, which is always an attachment."""
+        content_type: of the answer; one in which browsers run something becomes `application/octet-stream`
+        (`names.served_type`). name: file name of the answer, which is always an attachment."""
 
     def find(self, key: ObjectKey) -> StoredObject | None:
         """Return the object without its bytes; None if it is not stored."""

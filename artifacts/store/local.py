@@ -32,6 +32,7 @@ from artifacts.store.contract import (
     number_of_parts,
 )
 from artifacts.store.folder import TEMPORARY, Folder, Place
+from artifacts.store.names import served_type
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
 
@@ -77,7 +78,7 @@ class LocalStore:
     def sign_get(
         self, key: ObjectKey, seconds: float, *, content_type: str = "", name: str = ""
     ) -> SignedRequest:
-        return self._signed(Grant("GET", key, content_type=content_type, name=name), seconds)
+        return self._signed(Grant("GET", key, content_type=served_type(content_type), name=name), seconds)
 
     def sign_part(self, key: ObjectKey, upload: str, number: int, size: int, seconds: float) -> SignedRequest:
         return self._signed(Grant("PUT", key, size=size, upload=upload, number=number), seconds)

@@ -33,7 +33,7 @@ from artifacts.store.contract import (
     number_of_parts,
     size_of_part,
 )
-from artifacts.store.names import attachment
+from artifacts.store.names import attachment, served_type
 
 PART_BYTES = 64 * 1024 * 1024
 PART_AGAIN_BYTES = 8 * 1024 * 1024
@@ -109,9 +109,11 @@ class S3Store:
     def sign_get(
         self, key: ObjectKey, seconds: float, *, content_type: str = "", name: str = ""
     ) -> SignedRequest:
-        answer = {"ResponseContentDisposition": attachment(name)}
-        if content_type:
-            answer["ResponseContentType"] = content_type
+        # both always: a client may have put the object with a type of its own
+        answer = {
+            "ResponseContentDisposition": attachment(name),
+            "ResponseContentType": served_type(content_type),
+        }
         return self._signed("get_object", {**self._named(key), **answer}, {}, seconds)
 
     def sign_part(self, key: ObjectKey, upload: str, number: int, size: int, seconds: float) -> SignedRequest:

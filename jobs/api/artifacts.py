@@ -16,7 +16,6 @@ from rest_framework.response import Response
 from artifacts.models import Artifact
 from artifacts.removal import remove_now
 from artifacts.store.contract import SignedRequest, StoreUnavailable
-from artifacts.store.names import served_type
 from artifacts.uploads import Promise, Wanted, complete, confirm, promise, promise_parts
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
@@ -145,7 +144,7 @@ class ArtifactDetail(_OneArtifact):
         signed = self.ports.artifact_store.sign_get(
             row.key,
             settings.DISPATCHER.artifact_url_seconds,
-            content_type=served_type(row.content_type),
+            content_type=row.content_type,
             name=row.name,
         )
         return HttpResponse(status=302, headers={"Location": signed.url, "Cache-Control": "no-store"})

@@ -225,6 +225,40 @@ def test_a_file_is_an_attachment_under_its_name_in_any_script(stage: Stage) -> N
     assert "X" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/html",
+        "image/svg+xml",
+        "application/pdf",
+        "application/xhtml+xml",
+        "text/html; charset=utf-8",
+        "",
+    ],
+)
+def test_nothing_active_is_served_under_its_type(stage: Stage, content_type: str) -> None:
+    """Also where its client put it with that type."""
+    signed = stage.store.sign_put(KEY, len(DATA), 60.0)
+    assert stage.send(signed, DATA, Content_Type=content_type or "text/html").status_code < 300
+    answer = stage.send(stage.store.sign_get(KEY, 60.0, content_type=content_type, name="page.html"))
+    assert answer.content == DATA
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert answer.headers["Content-Disposition"].startswith("attachment")
+
+
+def test_type_and_disposition_of_an_answer_are_signed(stage: Stage) -> None:
+    stage.put(KEY, DATA)
+    url = stage.store.sign_get(KEY, 60.0, content_type="image/png", name="a.png").url
+    assert stage.http.get(url).headers["Content-Type"] == "image/png"
+    changed = [
+        url.replace("image%2Fpng", "text%2Fhtml"),
+        url.replace("attachment", "inline") if "attachment" in url else url.replace("a.png", "a.html"),
+    ]
+    for other in changed:
+        assert other != url
+        assert stage.http.get(other).status_code in (400, 403)
+
+
 def test_the_dispatcher_writes_an_object(stage: Stage) -> None:
     stage.store.write(KEY, len(DATA), [DATA[:100], DATA[100:]])
     assert b"".join(stage.store.chunks(KEY)) == DATA
