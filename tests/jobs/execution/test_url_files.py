@@ -294,6 +294,14 @@ def test_a_refused_connection_is_tried_again(shop, server, settings, monkeypatch
     assert "can't be reached" in message
 
 
+@pytest.mark.parametrize("length", [2100, 40_000])
+def test_a_url_that_is_too_long_is_not_asked_for(shop, server, length: int) -> None:
+    answer(server, {"file": f"{server.url}/{'f' * length}"})
+    server.get = lambda path: PNG
+    assert "more than 2000 characters" in failed(shop, OutputInvalid, "output_invalid")
+    assert [request for request, _ in server.seen if request.startswith("GET /f")] == []
+
+
 def test_an_empty_file_is_refused(shop, server) -> None:
     answer(server, {"file": f"{server.url}/f"})
     serve(server, "/f", data=b"")
