@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -182,8 +183,6 @@ def main(arguments: Sequence[str]) -> int:
     begun = time.monotonic()
     with _postgresql() as (url, why_not), ThreadPoolExecutor() as threads:
         static = [] if arguments else _static_checks(threads)
-        if not arguments:
-            _compile_once()
         if url:
             dynamic = _on_both(arguments, url)
         else:
@@ -208,14 +207,11 @@ def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _compile_once() -> None:
-    """Before the first run, compile all modules in one process; otherwise each process would compile them
-    all, for ten seconds of CPU time."""
+def _will_be_compiled() -> bool:
+    """Return True if the first run of pytest will compile all modules, which takes ten seconds of CPU time,
+    and keep the bytecode."""
     compiled = Path(importlib.util.cache_from_source(str(ROOT / "tests" / "support" / "factories.py")))
-    if not sys.dont_write_bytecode and not compiled.exists():
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-        process = _started(command, {DATABASE_VARIABLE: ""})
-        process.communicate()  # errors appear again in the test runs
+    return not sys.dont_write_bytecode and not compiled.exists()
 
 
 def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:
@@ -246,21 +242,32 @@ def _checked(name: str, process: subprocess.Popen[str]) -> Outcome:
 
 
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
-    """Run both at the same time, because waiting tests leave cores free. PostgreSQL's output is shown
-    second."""
+    """Run both at the same time, because waiting tests leave cores free; where one of them has to compile all
+    modules, the other begins with the first test. PostgreSQL's output is shown second."""
     held_back: list[str] = []
+    shown: list[str] = []
+    collected = threading.Event()
+    compiles = _will_be_compiled()
+
+    def show(line: str) -> None:
+        _show(line)
+        shown.append(line)
+        if len(shown) > 1:  # the first one is the check's name
+            collected.set()
+
     left_out = [f"--ignore={path}" for path in ONLY_ON_SQLITE]
     options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL, *left_out)))
     # its tests hardly wait, and each further process makes all of them slower
-    with (
-        _begun(options, {DATABASE_VARIABLE: url}, processes=_cores()) as on_postgresql,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        other = thread.submit(_follow, "pytest on PostgreSQL", on_postgresql, held_back.append)
-        outcome = _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""})
-        other.result()
+    with _begun(arguments, {DATABASE_VARIABLE: ""}) as on_sqlite, ThreadPoolExecutor(1) as thread:
+        followed = thread.submit(_follow, "pytest on SQLite", on_sqlite, show)
+        followed.add_done_callback(lambda _: collected.set())
+        if compiles:
+            collected.wait()
+        with _begun(options, {DATABASE_VARIABLE: url}, processes=_cores()) as on_postgresql:
+            outcome = _follow("pytest on PostgreSQL", on_postgresql, held_back.append)
+        first = followed.result()
         _show("\n".join(held_back))
-        return [outcome, other.result()]
+        return [first, outcome]
 
 
 def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:

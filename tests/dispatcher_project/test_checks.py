@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from _pytest.mark.expression import Expression
 from dispatcher_project import checks
 from dispatcher_project.checks import (
     _PYTEST_SUMMARY,
+    DATABASE_VARIABLE,
     ON_POSTGRESQL,
     ONLY_ON_SQLITE,
     Outcome,
@@ -81,29 +83,42 @@ def test_pytest_uses_all_cores_unless_given_a_number(monkeypatch: pytest.MonkeyP
     assert "--dist" not in pytest_command(["-n0", "tests"])
 
 
-def test_before_the_first_run_one_process_compiles_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_first", [True, False])
+def test_in_the_first_run_one_process_compiles_for_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    started: list[tuple[str, ...]] = []
+    """In later ones none waits for the other."""
+    collected, other = tmp_path / "collected", tmp_path / "other"
+    started = list[tuple[bool, bool]]()
+    scripts = {
+        True: f"print('.', flush=True)\nopen({str(other)!r}, 'w')",
+        False: f"""
+import os, time
+until = time.monotonic() + 30
+while time.monotonic() < until and not ({is_first} or os.path.exists({str(other)!r})):
+    time.sleep(0.01)
+time.sleep(0.2)
+open({str(collected)!r}, 'w')
+print('.', flush=True)
+""",
+    }
 
-    def compile_builders(command: list[str], environment: object) -> subprocess.Popen[bytes]:
-        started.append(tuple(command))
-        return subprocess.Popen(
-            [sys.executable, "-c", "import tests.support.factories"], cwd=ROOT, env=compiling
-        )
+    def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        on_postgresql = bool(environment[DATABASE_VARIABLE])
+        started.append((on_postgresql, collected.exists()))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([sys.executable, "-S", "-c", scripts[on_postgresql]], text=True, **pipes)
 
-    compiling = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(checks, "_started", compile_builders)
-    checks._compile_once()
-    checks._compile_once()
-    assert len(started) == 1
-    assert "--collect-only" in started[0]
-    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    checks._compile_once()
-    assert len(started) == 1, "nothing would be kept"
+    monkeypatch.setattr(checks, "_started", start)
+    if not is_first:
+        compiled = Path(cache_from_source(str(ROOT / "tests" / "support" / "factories.py")))
+        compiled.parent.mkdir(parents=True)
+        compiled.touch()
+    outcomes = checks._on_both((), "postgresql://somewhere")
+    assert [one.exit_code for one in outcomes] == [0, 0]
+    assert started == [(False, False), (True, is_first)]
 
 
 def test_generated_requests_run_on_sqlite_only() -> None:
