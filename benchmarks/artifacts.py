@@ -1,23 +1,25 @@
 """``python -m benchmarks.artifacts``: a file into the dispatcher's folder of artifacts and back (Linux).
 
 Starts a Valkey and a web process of its own. Measures bytes per second of the client and of curl, the peak
-memory of both processes, the growth of the database, and submits (p50, p99) while other clients load files,
-beside submits alone."""
+memory of both processes, the growth of the database, and submits (p50, p99) alone, beside clients that send
+forms with files, and beside clients that load large files, in turns: the ratio counts on a busy machine."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
+
+import requests
 
 from dispatcher_client import Client
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
@@ -117,33 +119,48 @@ def submits(url: str, key: str, seconds: float) -> list[float]:
     return sorted(took)
 
 
-def load(url: str, key: str, folder: Path, options: argparse.Namespace, stop: threading.Event) -> None:
-    """Let so many client processes upload and download files until `stop` is set."""
-    script = (
-        "import sys, os; from pathlib import Path; from dispatcher_client import Client\n"
-        "from benchmarks.artifacts import make_file\n"
-        "url, key, path, size = sys.argv[1:]; c = Client(url, key)\n"
-        "while True:\n"
-        "    f = make_file(Path(path), int(size)); c.download(c.upload(f), path + '.back')\n"
+_CLIENTS = {
+    "files": """
+import sys
+from pathlib import Path
+from benchmarks.artifacts import make_file
+from dispatcher_client import Client
+url, key, path, size = sys.argv[1:]
+client = Client(url, key)
+while True:
+    client.download(client.upload(make_file(Path(path), int(size))), path + ".back")
+""",
+    "forms": """
+import os, sys
+import requests
+url, key, path, size = sys.argv[1:]
+while True:
+    job = '{"model": "zimg", "payload": {"file": {"$file": "f"}}}'
+    files = {"job": (None, job), "f": ("f", os.urandom(int(size) * 1024 * 1024))}
+    answer = requests.post(
+        url + "/api/v1/queue/submit", files=files, headers={"Authorization": "Bearer " + key}, timeout=60
     )
-    running = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                script,
-                url,
-                key,
-                str(folder / f"load-{number}"),
-                str(options.load_megabytes),
-            ]
-        )
-        for number in range(options.load)
-    ]
-    stop.wait()
-    for one in running:
-        one.kill()
-        one.wait()
+    assert answer.status_code in (202, 429), answer.text
+""",
+}
+"""Scripts of clients that load the web process until they are killed."""
+
+
+@contextmanager
+def load(kind: str, clients: int, megabytes: int, *, url: str, key: str, folder: Path) -> Iterator[None]:
+    """Let so many client processes load the web process meanwhile. kind: key of `_CLIENTS`."""
+    names = [str(folder / f"load-{number}") for number in range(clients)]
+    command = [sys.executable, "-c", _CLIENTS[kind], url, key]
+    running = [subprocess.Popen([*command, name, str(megabytes)]) for name in names]
+    try:
+        time.sleep(3)
+        yield
+        if ended := [one for one in running if one.poll() is not None]:
+            raise SystemExit(f"{len(ended)} clients have failed")
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -153,7 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--load", type=int, default=10, help="clients that load files beside submits (default 10)"
     )
     parser.add_argument("--load-megabytes", type=int, default=1024, help="size of their files (default 1024)")
+    parser.add_argument("--forms", type=int, default=2, help="clients that send forms (default 2)")
+    parser.add_argument("--form-megabytes", type=int, default=15, help="size of their files (default 15)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of submits, each (default 20)")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each kind of load (default 2)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)
@@ -180,20 +200,42 @@ def _one_file(folder: Path, pid: int, url: str, key: str, megabytes: int) -> Non
     location = client._calls._transport.root + f"/artifacts/{signed.id}"
     curl = ["curl", "-sSL", "-H", f"Authorization: Bearer {key}", location, "-o", str(back)]
     timed("curl, out", megabytes, lambda: subprocess.run(curl, check=True))
+    put = ["curl", "-sSf", "-T", str(path), _promised(url, key, make_file(path, megabytes))]
+    timed("curl, in (one piece)", megabytes, lambda: subprocess.run(put, check=True))
+    print(f"{'web, all of these':<44} {peak_mb(pid) - before['web']:8.1f} MB more at its peak")
+
+
+def _promised(url: str, key: str, path: Path) -> str:
+    """Promise a file; return the URL of its upload."""
+    with path.open("rb") as file:
+        wanted = {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = requests.post(f"{url}/api/v1/artifacts", json=wanted, headers=headers, timeout=60)
+    answer.raise_for_status()
+    return str(answer.json()["upload"]["url"])
 
 
 def _beside_submits(folder: Path, url: str, key: str, options: argparse.Namespace) -> None:
-    alone = submits(url, key, options.seconds)
-    stop = threading.Event()
-    loading = threading.Thread(target=load, args=(url, key, folder, options, stop))
-    loading.start()
-    time.sleep(3)
-    beside = submits(url, key, options.seconds)
-    stop.set()
-    loading.join()
-    for what, took in (("submits alone", alone), (f"submits beside {options.load} clients", beside)):
-        p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
-        print(f"{what:<44} p50 {p50:6.1f} ms  p99 {p99:6.1f} ms  ({len(took)})")
+    loads = [
+        ("forms", options.forms, options.form_megabytes),
+        ("files", options.load, options.load_megabytes),
+    ]
+    for _ in range(options.rounds):
+        for kind, clients, megabytes in loads:
+            if not clients:
+                continue
+            alone = _figures("submits alone", submits(url, key, options.seconds))
+            with load(kind, clients, megabytes, url=url, key=key, folder=folder):
+                took = submits(url, key, options.seconds)
+            beside = _figures(f"submits beside {clients} clients, {kind} of {megabytes} MB", took)
+            print(f"{'ratio':<44} p50 {beside[0] / alone[0]:6.2f}     p99 {beside[1] / alone[1]:6.2f}")
+
+
+def _figures(what: str, took: list[float]) -> tuple[float, float]:
+    """Print and return p50 and p99 in ms."""
+    p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+    print(f"{what:<44} p50 {p50:6.1f} ms  p99 {p99:6.1f} ms  ({len(took)})", flush=True)
+    return p50, p99
 
 
 if __name__ == "__main__":

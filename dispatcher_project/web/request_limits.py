@@ -17,7 +17,6 @@ late answer is dropped. A request that has no thread by then does not get one.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections import Counter
@@ -103,6 +102,7 @@ class RequestBody:
         self._waiting: asyncio.Timeout | None = None
         self._ended = not self.chunked and not self.declared
         self._kept: SpooledTemporaryFile[bytes] | None = None
+        self._length = 0
         self._left: int | None = None
         """Received bytes that the application has not read yet; None after it has read the last."""
 
@@ -126,38 +126,54 @@ class RequestBody:
             raise BodyTooLong
         kept = self._kept = SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - `close` is called
         until = time.monotonic() + settings.DISPATCHER.upload_seconds
-        more = True
+        waiting, length, more = bytearray(), 0, True
         while more:
             message = await self._next(until)
             if message["type"] != "http.request":
                 raise ClientGone
-            try:
-                kept.write(message.get("body", b""))
-            except OSError as error:
-                log.error("body_not_stored", error=str(error))
-                raise NoRoomForBody from None
+            data = message.get("body", b"")
+            waiting += data
+            length += len(data)
             more = message.get("more_body", False)
             if more:
-                self._budget.hold(self, min(kept.tell(), _IN_MEMORY_BYTES))
-            if at_most is not None and kept.tell() > at_most:
+                self._budget.hold(self, min(length, _IN_MEMORY_BYTES))
+            if at_most is not None and length > at_most:
                 raise BodyTooLong
+            if len(waiting) >= _PART_BYTES or not more:
+                await self._keep(kept, bytes(waiting), length)
+                waiting.clear()
         self._ended = True
         self._budget.release(self)
-        self._left = kept.tell()
+        self._left = self._length = length
         kept.seek(0)
         return self._left
+
+    async def _keep(self, kept: SpooledTemporaryFile[bytes], data: bytes, length: int) -> None:
+        """Append to the body. Raises NoRoomForBody."""
+        try:
+            if length <= _IN_MEMORY_BYTES:
+                kept.write(data)
+            else:  # the event loop never waits for a disk
+                await asyncio.to_thread(kept.write, data)
+        except OSError as error:
+            log.error("body_not_stored", error=str(error))
+            raise NoRoomForBody from None
 
     def rewind(self) -> None:
         """Let the application read a body that was received whole from its beginning."""
         if self._kept is not None:
-            self._left = self._kept.seek(0, os.SEEK_END) or None
+            self._left = self._length or None
             self._kept.seek(0)
 
     async def receive(self) -> Message:
         """ASGI `receive` for the application: the received body, then the client's disconnect."""
         if self._left is None or self._kept is None:
             return await self._receive()
-        part = self._kept.read(_PART_BYTES)
+        is_in_memory = self._length <= _IN_MEMORY_BYTES
+        read = self._kept.read
+        part = read(_PART_BYTES) if is_in_memory else await asyncio.to_thread(read, _PART_BYTES)
+        if self._left is None:  # closed meanwhile
+            return {"type": "http.disconnect"}
         self._left = self._left - len(part) or None
         return {"type": "http.request", "body": part, "more_body": self._left is not None}
 

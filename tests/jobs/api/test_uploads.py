@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ import requests
 from django.utils import timezone
 
 from dispatcher_project.asgi import WSGI_THREADS
+from dispatcher_project.web import request_limits
 from foundation.ids import new_id
 from foundation.secrets import signed
 from gpus.models import ModelConfig
@@ -261,3 +264,42 @@ def test_a_chunked_body_with_a_wrong_length_beside_it_arrives_whole(
     connection.sendall(f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
     assert connection.recv(65536).split()[1] == b"202"
     assert Job.objects.get().payload == {"text": "x" * 1000}
+
+
+def test_a_slow_disk_for_long_bodies_delays_no_other_request(
+    web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes and reads of a body in a file wait for the disk; the event loop answers others meanwhile."""
+    waits, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    class SlowDisk(tempfile.SpooledTemporaryFile[bytes]):
+        def write(self, data: Any) -> int:
+            if self.tell() + len(data) > MB:
+                waits.release()
+                assert go_on.acquire(timeout=60)
+            return super().write(data)
+
+        def read(self, *args: int) -> bytes:
+            if self._rolled:  # type: ignore[attr-defined]
+                waits.release()
+                assert go_on.acquire(timeout=60)
+            return super().read(*args)
+
+    monkeypatch.setattr(request_limits, "SpooledTemporaryFile", SlowDisk)
+    body = json.dumps({"jobs": [{"model": "zimg", "payload": {"a": "x" * 700_000}} for _ in range(3)]})
+    with ThreadPoolExecutor(1) as thread:
+        sent = thread.submit(
+            requests.post,
+            web.url + BATCH,
+            data=body,
+            headers={"Content-Type": "application/json", **bearer(tenant)},
+            timeout=60,
+        )
+        seen = 0
+        while not sent.done():
+            if waits.acquire(timeout=0.05):
+                seen += 1
+                assert requests.get(f"{web.url}/livez", timeout=10).status_code == 200
+                go_on.release()
+        assert sent.result().status_code == 202, sent.result().text
+    assert seen >= 4  # two writes and two reads
