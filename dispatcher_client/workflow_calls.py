@@ -194,6 +194,16 @@ class WorkflowCalls:
             )
         return found
 
+    async def items(self, run_id: str, key: str) -> dict[int, RunNode]:
+        """Return the items of a map that have started, by index, each of its newest round; one request per
+        page."""
+        found: dict[int, RunNode] = {}
+        async for node in self._rows(f"{_run_path(run_id)}/nodes", {"map": key}, RunNode):
+            index = _index_of(node)
+            if index not in found or node.round >= found[index].round:
+                found[index] = node
+        return dict(sorted(found.items()))
+
     async def events(self, run_id: str, *, after: str = "") -> AsyncGenerator[Event, None]:
         """Yield the events of a run and of all its jobs as they happen, each once, across reconnects; the
         last is ``done``. Types of jobs' events begin with ``job_``. after: id of the last known event."""
@@ -283,6 +293,14 @@ def read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str 
     if not isinstance(rows, list):
         raise NoAnswer("the answer is not a page")
     return [read_answer(kind, row) for row in rows], cursor
+
+
+def _index_of(node: RunNode) -> int:
+    """Return the place of an item in its map. Raises NoAnswer."""
+    try:
+        return int(node.key.removesuffix("]").rpartition("[")[2])
+    except ValueError:
+        raise NoAnswer(f"the node {node.key[:80]} is no item of a map") from None
 
 
 def _read_version(document: Mapping[str, Any]) -> WorkflowVersion:

@@ -98,6 +98,10 @@ class Workflows:
         """Return a node of a run. index: of a map's child. Raises `NotFound` if it has not started."""
         return run_blocking(self._calls.node(run_id, key, index))
 
+    def items(self, run_id: str, key: str) -> dict[int, RunNode]:
+        """Return the items of a map that have started, by index: `items(run_id, "images")[3]`."""
+        return run_blocking(self._calls.items(run_id, key))
+
     def events(self, run_id: str, *, after: str = "") -> Iterator[Event]:
         """Yield the events of a run and of all its jobs, each once; the last is ``done``."""
         return iterate_blocking(self._calls.events(run_id, after=after))

@@ -110,6 +110,10 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     items = client.workflows.node(run.run_id, "best").items
     assert items == MapItems(total=2, completed=2, failed=0, running=0, left=0)
     assert client.workflows.node(run.run_id, "paid").items is None
+    of_map = client.workflows.items(run.run_id, "best")
+    assert {index: node.output for index, node in of_map.items()} == {0: "none", 1: "y"}
+    assert of_map[1].key == "best[1]"
+    assert client.workflows.items(run.run_id, "paid") == {}
     assert str(ended.urls["page"]).endswith(f"/workflows/run/{run.run_id}/change/")
     with pytest.raises(Conflict) as refused:
         client.workflows.restart(run.run_id)
@@ -137,6 +141,7 @@ def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: 
     assert (again.status, again.round) == ("running", 2)
     advance_now(Advancer(world.ports), run_id)
     assert client.workflows.node(run_id, "best[0]").round == 2
+    assert client.workflows.items(run_id, "best")[0].round == 2, "of its newest round"
 
 
 def test_run_raises_the_failure_of_its_run(

@@ -261,17 +261,20 @@ class RunNodes(WorkflowView):
             RUN_ID,
             OpenApiParameter("state", str, enum=[state.value for state in NodeState]),
             OpenApiParameter("key", text_schema(80)),
+            OpenApiParameter("map", text_schema(64), description="Key of a map: only its items."),
             *PARAMETERS,
         ),
         tag="workflows",
     )
     def get(self, request: Request, run_id: str) -> Response:
-        allow_only(request, ("state", "key", "cursor", "limit"))
+        allow_only(request, ("state", "key", "map", "cursor", "limit"))
         rows = Node.objects.filter(run=visible_run(request, run_id))
         if state := choice_parameter(request, "state", [state.value for state in NodeState]):
             rows = rows.filter(state=state)
         if key := text_parameter(request, "key", max_length=80):
             rows = rows.filter(key=key)
+        if of_map := text_parameter(request, "map"):
+            rows = rows.filter(base=of_map, index__isnull=False)
         pages = NodePages()
         found = pages.paginate_queryset(rows.annotate(child_run_id=F("child_runs__id")), request, view=self)
         return pages.get_paginated_response(nodes_json(found or [], principal_of(request)))

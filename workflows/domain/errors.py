@@ -65,8 +65,7 @@ class RunNotFinished(Refused):
 
 
 class NothingToRestart(Refused):
-    """No node of the run failed or was cancelled: there is nothing to restart. Name the nodes to run again,
-    or start a new run."""
+    """No node of the run failed or was cancelled. Name the nodes to run again, or start a new run."""
 
     code = "nothing_to_restart"
     status = 409

@@ -75,7 +75,7 @@ def backlog_of(schedule: Schedule, now: datetime) -> Backlog:
     return Backlog(own, backfills)
 
 
-_SOON = "and start within seconds, or once a limit lets them"
+_SOON = "to start within seconds, or once a limit lets them"
 
 
 def _sentence(what: str, count: int, text: str) -> str:

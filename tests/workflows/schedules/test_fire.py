@@ -506,7 +506,7 @@ def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *", jitter_seconds=3600.0)
     move_to(stage, schedule, schedule.jitter.total_seconds() / 2)
     stage.put(cron="0 12 * * *", jitter_seconds=3600.0, submit={**SUBMIT, "tags": ["new"]})
-    stage.run_for(3600, 10)
+    stage.run_for(3600)
     assert told(schedule) == [("started", "", 1)]
     assert Job.objects.get().tags == ["new"]
 
@@ -526,7 +526,7 @@ def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *")
     move_to(stage, schedule, -60)
     operations.pause_schedule(schedule, ports=stage.ports)
-    stage.run_for(120, 10)
+    stage.run_for(120)
     paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, reason="again")
     operations.resume_schedule(paused, ports=stage.ports)
     stage.clock.move(1)
@@ -751,7 +751,7 @@ def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage
     shown = operations.shown_next_due_at
     assert shown(schedule, stage.clock.now()) == schedule.next_due_at
     paused = operations.pause_schedule(schedule, ports=stage.ports)
-    stage.run_for(3 * 3600 + 600, step=600)
+    stage.run_for(3 * 3600 + 600)
     now = stage.clock.now()
     on_the_hour = now - timedelta(minutes=10)
     assert shown(paused, now) is None
