@@ -80,7 +80,7 @@ class DispatcherSettings:
     schedule_min_seconds: float = 10.0
     """Shortest `every_seconds` of a schedule."""
     schedule_grace_seconds: float = 30.0
-    """A due time of a schedule that is started up to so late is on time; later ones are caught up, or
+    """How late a due time of a schedule may be handled and still be on time; later ones are caught up, or
     missed."""
     schedule_catch_up_seconds: float = 7 * 86_400.0
     """Longest `catch_up_seconds` of a schedule."""
