@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
+import tempfile
 import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
@@ -316,6 +318,29 @@ def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.Mo
     long = form(acme, {"a": {"$file": "f"}, "b": "x" * 2000}, {"f": b""})
     assert (long.status_code, long.json()["code"]) == (413, "payload_too_large")
     assert not Artifact.objects.exists()
+
+
+def test_a_full_disk_refuses_a_form_and_leaves_nothing(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    class FullDisk(tempfile.SpooledTemporaryFile[bytes]):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(forms, "SpooledTemporaryFile", FullDisk)
+        answer = form(acme, {"a": {"$file": "f"}}, {"f": PNG})
+    assert (answer.status_code, answer.json()["code"]) == (507, "no_room_for_body")
+    assert answer.headers["Retry-After"] == "60"
+    assert [one.closed for one in made] == [True]
+    assert not Artifact.objects.exists()
+    assert form(acme, {"a": {"$file": "f"}}, {"f": PNG}).status_code == 202
 
 
 class Endless:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import ssl
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -337,6 +339,22 @@ def test_a_hostile_server_costs_its_own_submit(
     assert refusal(answer) == (422, expected, "/payload/image"), answer.text
     assert why is None or why in answer.json()["detail"]
     assert_nothing_stored()
+
+
+def test_a_full_disk_is_not_the_servers_fault(
+    web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullDisk(tempfile.SpooledTemporaryFile[bytes]):
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fetched_urls, "SpooledTemporaryFile", FullDisk)
+        answer = submit(web, tenant, {"image": site.url()})
+    assert refusal(answer) == (503, "artifact_store_unavailable", "/payload/image")
+    assert answer.headers["Retry-After"] == "60"
+    assert_nothing_stored()
+    assert submit(web, tenant, {"image": site.url()}).status_code == 202
 
 
 def test_a_certificate_of_another_name_is_refused(
