@@ -20,8 +20,8 @@ START_MS = 1_700_000_000_000
 
 @dataclass(slots=True)
 class VirtualJob:
-    """A job under virtual time. seconds: its duration; the rest is filled in later. Times in virtual
-    seconds."""
+    """A job under virtual time. seconds: its duration. near: a server that it prefers. place_us: its place in
+    the queue; None: that of its submission. The rest is filled in later. Times in virtual seconds."""
 
     id: str
     tenant: str
@@ -32,6 +32,8 @@ class VirtualJob:
     started_at: float = -1.0
     ended_at: float = -1.0
     slot: str = ""
+    near: str | None = None
+    place_us: int | None = None
 
 
 Cost = Callable[[VirtualJob, str | None], float]
@@ -120,7 +122,8 @@ class VirtualFleet:
         for job in jobs:
             self.jobs[job.id] = job
             self.waiting[job.tenant] = self.waiting.get(job.tenant, 0) + 1
-            ticket = Ticket(job.id, job.model, job.tenant, job.priority, self._place_us())
+            place_us = self._place_us() if job.place_us is None else job.place_us
+            ticket = Ticket(job.id, job.model, job.tenant, job.priority, place_us, near_server=job.near)
             tickets.setdefault(self.pool_of(job.model), []).append(ticket)
         for pool, some in tickets.items():
             self.leases.push(pool, some)

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from foundation.expressions import SearchFailed, is_true
 from jobs.domain.states import FINAL_JOB_STATES
-from jobs.models import EndNotice, Job
+from jobs.models import Attempt, EndNotice, Job
 from jobs.operations.erase import is_erased
 from jobs.ports import Ports
 from workflows.definition.read import read_definition
@@ -56,6 +56,7 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
             continue  # what references selected is gone
         yield from _rules(rows)
         yield from _inputs(rows)
+        yield from _near(rows)
         yield from _maps(rows, drained)
 
 
@@ -260,6 +261,18 @@ def _inputs(rows: _Rows) -> Iterator[str]:
             continue
         if any(given[name] != wanted.get(name) for name in given):
             yield f"(11) {node.key} of run {rows.run.id} was given {given}, its references select {wanted}"
+
+
+def _near(rows: _Rows) -> Iterator[str]:
+    """The last part of law 11: a job prefers no server but one on which the node that it is near has run."""
+    for node in rows.nodes:
+        job, spec = rows.jobs.get(node.job_id or ""), rows.spec(node.base)
+        if job is None or spec is None or job.near_server is None:
+            continue
+        near = [one for one in rows.nodes if one.base == spec.options.get("near")]
+        jobs = [one.job_id or one.cached_from for one in near if one.index in (None, node.index)]
+        if not Attempt.objects.filter(job__in=filter(None, jobs), server=job.near_server).exists():
+            yield f"(11) {node.key} of run {rows.run.id} prefers {job.near_server}, and nothing ran there"
 
 
 def _given(rows: _Rows, node: Node) -> Mapping[str, Any] | None:

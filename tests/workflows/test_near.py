@@ -15,6 +15,7 @@ from jobs.models import Attempt, Job
 from tests.support.factories import make_job, make_server
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model
+from verification.workflow_laws import check_runs
 from workflows import operations
 from workflows.domain.states import RunState
 from workflows.models import Node, Run
@@ -119,4 +120,8 @@ def test_each_item_of_a_map_is_near_the_same_item_of_another_map(servers: Theatr
     for index in range(6):
         job = Job.objects.get(id=Node.objects.get(run=run, key=f"again[{index}]").job_id)
         assert job.near_server == server_of(run, f"first[{index}]")
-    assert Job.objects.get(id=Node.objects.get(run=run, key="again[6]").job_id).near_server is None
+    last = Job.objects.filter(id=Node.objects.get(run=run, key="again[6]").job_id)
+    assert last.get().near_server is None
+    last.update(near_server="gpu-3")
+    assert any("prefers gpu-3" in line for line in check_runs(servers.ports, drained=True))
+    last.update(near_server=None)

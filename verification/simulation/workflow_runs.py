@@ -52,10 +52,13 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     "chain": {
         "nodes": {
             "a": _job("zimg", number=_ref("inputs.number")),
-            "b": _job("ltx2", a=_ref("a.attempt")),
-            "c": _job("tiny", fails=_ref("inputs.fails"), b=_ref("b.attempt"), a=_ref("a.server")),
+            "b": {**_job("ltx2", a=_ref("a.attempt")), "near": "a"},
+            "c": {
+                **_job("tiny", fails=_ref("inputs.fails"), b=_ref("b.attempt"), a=_ref("a.server")),
+                "near": "a",
+            },
             "d": {**_job("tiny", c=_ref("c.attempt")), "when": "inputs.number > `3`"},
-            "e": {**_job("tiny", d=_ref("d.attempt", default="skipped")), "needs": ["c"]},
+            "e": {**_job("tiny", d=_ref("d.attempt", default="skipped")), "needs": ["c"], "near": "c"},
         },
         "output": {"c": _ref("c.attempt")},
     },
@@ -65,6 +68,7 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
             "many": {
                 **_job("zimg", fails=_ref("inputs.fails"), item=_ref("item"), from_=_ref("list.attempt")),
                 "map": {"over": _ref("inputs.items"), "max_parallel": 2, "fail_at": 0.6},
+                "near": "list",
             },
             "none": {**_job("tiny"), "map": {"count": 0}, "needs": ["list"]},
             "join": {**_job("tiny", all=_ref("many[*].attempt")), "needs": ["none"]},

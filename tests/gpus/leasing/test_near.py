@@ -147,9 +147,9 @@ def test_a_pinned_worker_leaves_the_job_to_the_idle_near_host(rig: Rig) -> None:
 
 
 def test_a_pinned_worker_takes_another_job_meanwhile(rig: Rig) -> None:
-    rig.server("s1", host="h1", models=("flux", "zimg"))
+    rig.server("s1", host="h1", models=("flux",))
     rig.server("s2", host="h2", models=("flux",))
-    rig.server("s3", host="h1", models=("zimg",))
+    rig.server("s3", 2, host="h1", models=("zimg",))
     rig.push("job", model="flux", near="s2")
     rig.push("z1", "z2", model="zimg")
     assert [rig.must_claim(host="h1").job_id for _ in range(2)] == ["z1", "z2"]
