@@ -189,6 +189,7 @@ def test_a_sub_workflow_gives_its_output_to_the_node(theatre: Theatre) -> None:
     assert Run.objects.count() == 4
 
 
+@pytest.mark.sqlite_only
 def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: Theatre) -> None:
     run = theatre.start_recursive({"nodes": {"again": {"workflow": "w"}}})
     theatre.to_end(run)
@@ -197,6 +198,7 @@ def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: The
     assert Node.objects.filter(code="too_deep").count() == 1
 
 
+@pytest.mark.sqlite_only
 def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=10)
     run = theatre.start_recursive({"nodes": {"again": {"workflow": "w", "map": {"count": 6}}}})
@@ -286,6 +288,7 @@ def test_a_map_whose_outputs_are_too_large_together_fails(theatre: Theatre, sett
     assert Job.objects.filter(state=JobState.COMPLETED).count() == 5
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("choices", [[], "red", {"a": 1}])
 def test_a_question_without_choices_fails_at_once(theatre: Theatre, choices: Any) -> None:
     ask = {"human": {"title": "?", "choose_from": {"$ref": "inputs.choices"}}}

@@ -234,6 +234,7 @@ def test_a_row_that_raises_stops_no_other(stage: Stage) -> None:
     assert Schedule.objects.get(pk=poison.pk).error_code == "internal_error"
 
 
+@pytest.mark.sqlite_only
 def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     schedule, good = stage.put("a"), stage.put("b", every_seconds=60.0)
     ModelConfig.objects.all().delete()
@@ -242,6 +243,7 @@ def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     assert told(schedule) == told(good) == [("skipped", "unknown_model", 1)]
 
 
+@pytest.mark.sqlite_only
 def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}}
     workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
@@ -251,6 +253,7 @@ def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     assert told(schedule) == [("skipped", "unknown_workflow", 1)]
 
 
+@pytest.mark.sqlite_only
 def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
     schedule = stage.put()
     Tenant.objects.update(allowed_models=["other"])
@@ -259,6 +262,7 @@ def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
     assert told(schedule) == [("skipped", "model_not_allowed", 1)]
 
 
+@pytest.mark.sqlite_only
 def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: Stage) -> None:
     Tenant.objects.update(max_queued=1)
     schedule = stage.put(cron="*/5 * * * *", catch_up="last", catch_up_seconds=120.0)
@@ -272,6 +276,7 @@ def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: S
     assert Job.objects.filter(finished_at=None).count() == 1
 
 
+@pytest.mark.sqlite_only
 def test_an_exhausted_quota_skips_with_its_reason(stage: Stage) -> None:
     Tenant.objects.update(daily_gpu_seconds=0.001)
     schedule = stage.put(catch_up="none")
@@ -284,6 +289,7 @@ def test_an_exhausted_quota_skips_with_its_reason(stage: Stage) -> None:
     assert ("skipped", "quota_exhausted") in {(outcome, reason) for outcome, reason, _ in told(schedule)}
 
 
+@pytest.mark.sqlite_only
 def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage) -> None:
     schedule = stage.put(timezone="Europe/Berlin", catch_up="none")
     Schedule.objects.update(timezone="Europe/Atlantis")
@@ -303,6 +309,7 @@ def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage
 # -- overlaps ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite_only
 def test_skip_starts_no_second_one(stage: Stage) -> None:
     schedule = stage.put(overlap="skip")
     stage.run_for(180)
@@ -312,6 +319,7 @@ def test_skip_starts_no_second_one(stage: Stage) -> None:
     assert len(starts(schedule)) == 2
 
 
+@pytest.mark.sqlite_only
 def test_queue_one_starts_one_after_the_end(stage: Stage) -> None:
     schedule = stage.put(overlap="queue_one")
     stage.run_for(180)
@@ -334,6 +342,7 @@ def test_queue_all_starts_them_in_order(stage: Stage) -> None:
     assert list(dues) == sorted(dues)
 
 
+@pytest.mark.sqlite_only
 def test_a_newer_one_cancels_the_one_before(stage: Stage) -> None:
     schedule = stage.put(overlap="cancel_previous")
     stage.run_for(60)
@@ -345,6 +354,7 @@ def test_a_newer_one_cancels_the_one_before(stage: Stage) -> None:
     assert Job.objects.filter(finished_at=None).count() == 1
 
 
+@pytest.mark.sqlite_only
 def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = stage.put(overlap="cancel_previous")
     stage.run_for(60)
@@ -360,6 +370,7 @@ def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: py
 # -- pauses ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite_only
 def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     schedule = stage.put(catch_up="all")
     stage.run_for(60)
@@ -376,6 +387,7 @@ def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     ]
 
 
+@pytest.mark.sqlite_only
 def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
     schedule = stage.put()
     until = stage.clock.now() + timedelta(seconds=150)
@@ -384,6 +396,7 @@ def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
     assert told(schedule) == [("skipped", "paused", 2), ("started", "", 1)]
 
 
+@pytest.mark.sqlite_only
 def test_failures_in_a_row_pause_it(stage: Stage) -> None:
     stage.put(pause_after_failures=2)
     for state in (JobState.FAILED, JobState.COMPLETED, JobState.FAILED, JobState.FAILED):
