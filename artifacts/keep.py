@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import BinaryIO
 
 from artifacts.errors import BeingRemoved
@@ -62,12 +62,14 @@ def keep_file(
     tenant_id: int,
     content_type: str,
     made_by_key: str = "",
+    unused_seconds: float | None = None,
     store: Store,
     now: datetime,
 ) -> Artifact:
     """Store a file as an artifact of the tenant, or return the one with the same bytes.
 
-    content_type: of its bytes. Raises ArtifactRefused and StoreError.
+    content_type: of its bytes. unused_seconds: how long a new one stays that nothing refers to; None:
+    `DISPATCHER_ARTIFACT_DAYS`. Raises ArtifactRefused and StoreError.
     """
     wanted = Wanted(
         tenant_id,
@@ -76,6 +78,7 @@ def keep_file(
         content_type=content_type,
         name=found.name,
         made_by_key=made_by_key,
+        unused_seconds=unused_seconds,
     )
     made = promise(wanted, store, now)
     row = made.artifact
@@ -88,7 +91,15 @@ def keep_file(
         complete(row, store, now)
     if row.state != Artifact.State.STORED:
         raise BeingRemoved
+    if unused_seconds is not None and row.created_at == now:
+        _expire(row, now + timedelta(seconds=unused_seconds))
     return row
+
+
+def _expire(row: Artifact, at: datetime) -> None:
+    """Let a new artifact expire at this time, unless another request has asked for it meanwhile."""
+    Artifact.objects.filter(pk=row.pk, expires_at=row.expires_at).update(expires_at=at)
+    row.expires_at = at
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -46,7 +46,8 @@ UNKNOWN_TYPE = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An artifact as its client describes it. made_by_key: name of the client's API key."""
+    """An artifact as its client describes it. made_by_key: name of the client's API key. unused_seconds: how
+    long a stored one stays from now on at least; None: `DISPATCHER_ARTIFACT_DAYS`."""
 
     tenant_id: int
     sha256: str
@@ -54,6 +55,7 @@ class Wanted:
     content_type: str = ""
     name: str = ""
     made_by_key: str = ""
+    unused_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _row_for(wanted: Wanted, now: datetime) -> tuple[Artifact, str]:
         if row is not None and row.state == State.GONE:
             raise BeingRemoved
         if row is not None and row.bytes == wanted.bytes:
-            return _renewed(row, now), ""
+            return _renewed(row, now, wanted.unused_seconds), ""
         if row is not None and row.state == State.STORED:
             raise ArtifactBytesDiffer(
                 f"An artifact with this SHA-256 has {row.bytes} bytes, not {wanted.bytes}."
@@ -158,11 +160,14 @@ def _row_for(wanted: Wanted, now: datetime) -> tuple[Artifact, str]:
         return fresh, "" if row is None else row.upload
 
 
-def _renewed(row: Artifact, now: datetime) -> Artifact:
-    """Keep the artifact for as long as a new one."""
+def _renewed(row: Artifact, now: datetime, unused_seconds: float | None) -> Artifact:
+    """Keep the artifact for as long as a new one. unused_seconds: as of `Wanted`."""
     limits = settings.DISPATCHER
-    days, seconds = timedelta(days=limits.artifact_days), timedelta(seconds=limits.artifact_promise_seconds)
-    row.expires_at = max(row.expires_at, now + (days if row.state == State.STORED else seconds))
+    stored = timedelta(days=limits.artifact_days)
+    if unused_seconds is not None:
+        stored = timedelta(seconds=unused_seconds)
+    promised = timedelta(seconds=limits.artifact_promise_seconds)
+    row.expires_at = max(row.expires_at, now + (stored if row.state == State.STORED else promised))
     row.tombstoned_at = None
     row.save(update_fields=["expires_at", "tombstoned_at"])
     return row

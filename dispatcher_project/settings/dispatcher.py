@@ -301,6 +301,8 @@ class DispatcherSettings:
     """Largest submit as a form with files; a larger one gets 413. Larger files are uploaded as artifacts."""
     form_files: int = 16
     """Most files of one form; more get 413."""
+    submit_file_seconds: float = 3600.0
+    """How long a file that came in a submit stays if no job refers to it, because the submit was refused."""
     fetched_urls: int = 0
     """Most https URLs of one request to submit jobs that the dispatcher reads itself, at the places that a
     model's schema marks for files. 0: such a URL stays as it is, and the GPU server reads it."""

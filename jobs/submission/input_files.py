@@ -117,6 +117,7 @@ class PayloadFiles:
         new = {}
         for place, file, content_type in found:
             keep = partial(keep_file, file, tenant_id=tenant_id, content_type=content_type, now=now)
+            keep = partial(keep, unused_seconds=settings.DISPATCHER.submit_file_seconds)
             row = _kept(
                 place,
                 partial(keep, made_by_key=self._files.made_by_key, store=ports.artifact_store),

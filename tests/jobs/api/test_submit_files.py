@@ -20,7 +20,9 @@ from django.conf import settings
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.store.contract import Store, StoreUnavailable
 from artifacts.store.local import LocalStore
+from artifacts.uploads import Wanted, complete, promise
 from foundation.http_api.problems import Problem
+from foundation.ids import new_id
 from gpus.models import Process
 from jobs.api import forms
 from jobs.models import Job
@@ -203,6 +205,32 @@ def test_quotas_count_files_that_come_with_a_submit(acme: Account, monkeypatch: 
     assert first_error(answer) == (429, "artifact_quota_full", "/payload/image")
     limit(monkeypatch, max_artifact_bytes=100)
     assert first_error(submit(acme, {"image": data_uri(PNG)}))[:2] == (413, "artifact_too_large")
+
+
+def expires_in(world: World, seconds: float) -> bool:
+    """Whether the only artifact expires after this time, within two minutes."""
+    left = (Artifact.objects.get().expires_at - world.ports.clock.now()).total_seconds()
+    return abs(left - seconds) < 120
+
+
+def test_the_files_of_a_refused_submit_expire_after_an_hour(acme: Account, world: World) -> None:
+    missing = {"image": data_uri(PNG), "other": {"$artifact": new_id()}}
+    for _ in range(2):  # a client repeats what was refused
+        assert first_error(submit(acme, missing))[1] == "artifact_missing"
+        assert expires_in(world, 3600)
+    assert submit(acme, {"image": data_uri(PNG)}).status_code == 202
+    assert expires_in(world, 3600), "a job keeps its file by its use"
+    assert ArtifactUse.objects.exists()
+
+
+def test_an_artifact_that_a_client_uploaded_keeps_its_time(acme: Account, store: Store, world: World) -> None:
+    wanted = Wanted(acme.tenant.pk, hashlib.sha256(PNG).hexdigest(), len(PNG))
+    now = world.ports.clock.now()
+    row = promise(wanted, store, now).artifact
+    store.write(row.key, len(PNG), [PNG])
+    complete(row, store, now)
+    assert submit(acme, {"image": data_uri(PNG), "other": {"$artifact": new_id()}}).status_code == 422
+    assert expires_in(world, 7 * 86_400)
 
 
 def test_an_estimate_stores_no_file(acme: Account) -> None:
