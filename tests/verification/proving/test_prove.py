@@ -17,6 +17,7 @@ from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.support.waiting import wait_for
 from verification.proving import main as proving
+from verification.proving.seaweed import find_weed
 
 pytestmark = [
     pytest.mark.scenario,
@@ -71,6 +72,27 @@ def test_gpu_servers_that_restart_cost_no_job(tmp_path: Path) -> None:
     assert "restart_server" in (folder / "prove" / "report.html").read_text()
     assert trial.returncode == (1 if fault["wrong"] else 0), output
     assert marked_processes(f"{folder.resolve()}#") == []
+    assert processes_of(folder) == []
+
+
+@pytest.mark.by_hand
+@pytest.mark.skipif(find_weed() is None, reason="no SeaweedFS on this machine")
+def test_a_store_that_is_killed_costs_no_job_and_no_file(tmp_path: Path) -> None:
+    pytest.importorskip("boto3")
+    folder = tmp_path / "var"
+    trial = start(
+        folder, "--store", "s3", "--jobs", "30", "--shorten", "3", "--faults", "kill_store", "--seed", "6"
+    )
+    output, _ = trial.communicate(timeout=600)
+    report = json.loads((folder / "prove" / "report.json").read_text())
+    assert report["wrong"] == [], output
+    (fault,) = report["faults"]
+    assert fault["recovery_seconds"] is not None, output
+    assert [wrong for wrong in fault["wrong"] if "the bound is" not in wrong] == [], output
+    totals = report["totals"]
+    assert totals["jobs_asked"] == totals["jobs_accepted"]
+    assert totals["jobs_with_files"] >= 8
+    assert totals["firings_of_schedules"]["started"] > 5
     assert processes_of(folder) == []
 
 
