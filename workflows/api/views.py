@@ -36,6 +36,7 @@ from jobs.submission.request import fingerprint
 from workflows import operations
 from workflows.api import answers, bodies
 from workflows.definition.body import Definition
+from workflows.domain.budget import measure
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.erasing import erase_run_data
@@ -44,6 +45,10 @@ from workflows.models import Node, Run, Version, Wait, Workflow
 from workflows.reports.graph import map_counts
 
 MOST_WAITS = 20
+PAGE_BYTES = 32 * 1024 * 1024
+"""Outputs of one page of nodes, about: a result may have 16 MB, and a page 200 nodes."""
+_NODES_READ = 8
+"""Nodes whose outputs are read at once."""
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 _KEY = re.compile(r"[a-z_][a-z0-9_]{0,63}(\[[0-9]{1,6}\])?\Z")
 NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The workflow's name.")
@@ -63,6 +68,12 @@ class RunPages(CursorPages):
 class NodePages(CursorPages):
     ordering = "id"
     position = ID_PATTERN
+
+    def end_after(self, count: int) -> None:
+        """Let the page end after so many of its rows; the others are on the next one."""
+        if self.page is not None and count < len(self.page):
+            self.next_position = self.page[count].id
+            self.page, self.has_next = self.page[:count], True
 
 
 class VersionPages(CursorPages):
@@ -265,6 +276,7 @@ class RunNodes(WorkflowView):
             *PARAMETERS,
         ),
         tag="workflows",
+        description="A page with long outputs has fewer nodes than `limit`; `next` has the others.",
     )
     def get(self, request: Request, run_id: str) -> Response:
         allow_only(request, ("state", "key", "map", "cursor", "limit"))
@@ -277,7 +289,9 @@ class RunNodes(WorkflowView):
             rows = rows.filter(base=of_map, index__isnull=False)
         pages = NodePages()
         found = pages.paginate_queryset(rows.annotate(child_run_id=F("child_runs__id")), request, view=self)
-        return pages.get_paginated_response(nodes_json(found or [], principal_of(request)))
+        shown = nodes_json(found or [], principal_of(request), most_bytes=PAGE_BYTES)
+        pages.end_after(len(shown))
+        return pages.get_paginated_response(shown)
 
 
 class CancelRun(WorkflowView):
@@ -524,8 +538,26 @@ def run_json(run: Run, reader: Principal) -> dict[str, Any]:
     }
 
 
-def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
-    """Return the bodies of nodes; outputs only if the reader may see payloads."""
+def nodes_json(nodes: list[Any], reader: Principal, *, most_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Return the bodies of nodes; outputs only if the reader may see payloads.
+
+    most_bytes: of outputs and questions: the list ends with the node that exceeds it.
+    """
+    if most_bytes is None:
+        return _nodes_json(nodes, reader)
+    shown: list[dict[str, Any]] = []
+    for first in range(0, len(nodes), _NODES_READ):
+        for one in _nodes_json(nodes[first : first + _NODES_READ], reader):
+            shown.append(one)
+            most_bytes -= measure(
+                [one["output"], one["question"] and one["question"]["choose_from"]], None
+            ).count
+            if most_bytes < 0:
+                return shown
+    return shown
+
+
+def _nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
     shows, in_full = may_see_payloads(reader), may_see_details(reader)
     job_ids = [node.job_id for node in nodes if node.job_id and node.state == NodeState.COMPLETED]
     open_nodes = [node.id for node in nodes if node.state == NodeState.RUNNING and shows]

@@ -14,6 +14,7 @@ from jobs.operations.tenants import create_key
 from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
 from tests.jobs.api.conftest import Account, World
 from tests.support.factories import make_job
+from workflows.api import views
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run
 from workflows.tasks import advance_now
@@ -318,6 +319,30 @@ def test_an_unknown_id_is_not_found(acme: Account, path: str) -> None:
     answer = acme.client.get(f"/api/v1/{path}")
     assert answer.status_code == 404
     assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
+    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(acme, {"nodes": {"a": {"model": "zimg", "payload": {}, "map": {"count": 20}}}})
+    run_id = start(acme, inputs=None)
+    advance(world, run_id)
+    Node.objects.exclude(job_id=None).update(state="completed", finished_at=world.clock.now())
+    Job.objects.update(state="completed", finished_at=world.clock.now(), result={"text": "x" * 1_000})
+    monkeypatch.setattr(views, "PAGE_BYTES", 4_500)
+    url: str | None = f"/api/v1/runs/{run_id}/nodes?limit=200"
+    found, sizes = [], []
+    while url:
+        page = acme.client.get(url).json()
+        assert "results" in page, (url, page)
+        sizes.append(len(page["results"]))
+        found += [node["key"] for node in page["results"]]
+        url = page["next"]
+    assert sorted(found) == sorted(["a", *(f"a[{index}]" for index in range(20))])
+    assert max(sizes) <= 6, sizes
+    assert len(sizes) >= 4
+    back = acme.client.get(page["previous"]).json()
+    assert back["next"] is not None
 
 
 def test_an_answer_is_compared_as_json(acme: Account, world: World) -> None:
