@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,8 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.db import connection
 
+from artifacts.models import Artifact
+from artifacts.refs import ref
 from foundation.http_api.json_body import read_json
 from foundation.secrets import verified
+from gpus.models import ModelConfig
 from jobs.api.push import PushResult
 from jobs.domain.states import AttemptState, JobState
 from jobs.events.log_lines import LogChoice, read_lines
@@ -85,6 +89,22 @@ def test_the_webhook_ends_the_job(shop, cog):
     assert (attempt.remote_id, attempt.usage) == (attempt.id, {"predict_time": 0.5})
     assert Job.objects.get(id=job.id).result == {"output": "picture", "logs": "loading\n"}
     assert cog.runs == {attempt.id: 1}
+
+
+def test_files_in_the_output_become_artifacts(shop, cog, settings, tmp_path):
+    """Cog sends them as data: URIs, unless it has an upload URL."""
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
+    ModelConfig.objects.update(output_files=["output[*]"])
+    picture = b"\x89PNG\r\n\x1a\n" + bytes(50_000)
+    cog.outcome |= {"output": [f"data:image/png;base64,{base64.b64encode(picture).decode()}"]}
+    job = shop.submit({"prompt": "x"})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.COMPLETED)
+    row = Artifact.objects.get()
+    assert Job.objects.get(id=job.id).result == {"output": [ref(row.pk)], "logs": "loading\n"}
+    assert (row.content_type, row.name) == ("image/png", "output-0")
+    assert b"".join(shop.ports.artifact_store.chunks(row.key)) == picture
 
 
 def test_another_worker_goes_on_with_the_same_prediction(shop, cog):
