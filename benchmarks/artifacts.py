@@ -49,16 +49,20 @@ def forget_peak(pid: int | str) -> None:
 
 
 @contextmanager
-def system(folder: Path) -> Iterator[tuple[int, str, str]]:
-    """Run the parts; yield the web's pid, its URL, and a tenant's key."""
-    port = next(free_ports())
+def system(folder: Path, *, has_store_process: bool) -> Iterator[tuple[int, str, str]]:
+    """Run the parts; yield the pid of the web process that serves the files, the URL of the API, and a
+    tenant's key. has_store_process: that is a process of its own."""
+    ports = free_ports()
+    port, store_port = next(ports), next(ports)
     url = f"http://127.0.0.1:{port}"
+    listening = [port, store_port] if has_store_process else [port]
     with EmbeddedValkey(folder / "valkey") as valkey:
         environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.up",
             "DISPATCHER_DATA_DIR": str(folder),
             "DISPATCHER_PUBLIC_URL": url,
+            "DISPATCHER_ARTIFACT_URL": f"http://127.0.0.1:{listening[-1]}",
             "DISPATCHER_LOG_LEVEL": "CRITICAL",
             "DISPATCHER_NO_BOOTSTRAP": "1",
             "REDIS_URL": valkey.url,
@@ -70,14 +74,17 @@ def system(folder: Path) -> Iterator[tuple[int, str, str]]:
             [*manage, "shell", "-v", "0", "-c", _KEY], env=environment, check=True, stdout=subprocess.PIPE
         )
         key = made.stdout.decode().split()[-1]
-        command = [sys.executable, "-m", "dispatcher_project.web", "--host", "127.0.0.1", "--port", str(port)]
-        web = subprocess.Popen(command, env=environment)
+        command = [sys.executable, "-m", "dispatcher_project.web", "--host", "127.0.0.1", "--port"]
+        webs = [subprocess.Popen([*command, str(one)], env=environment) for one in listening]
         try:
-            _wait_for(f"{url}/livez", web)
-            yield web.pid, url, key
+            for web, one in zip(webs, listening, strict=True):
+                _wait_for(f"http://127.0.0.1:{one}/livez", web)
+            yield webs[-1].pid, url, key
         finally:
-            web.terminate()
-            web.wait(30)
+            for web in webs:
+                web.terminate()
+            for web in webs:
+                web.wait(30)
 
 
 def _wait_for(url: str, web: subprocess.Popen[bytes]) -> None:
@@ -150,7 +157,8 @@ while True:
 def load(kind: str, clients: int, megabytes: int, *, url: str, key: str, folder: Path) -> Iterator[None]:
     """Let so many client processes load the web process meanwhile. kind: key of `_CLIENTS`."""
     names = [str(folder / f"load-{number}") for number in range(clients)]
-    command = [sys.executable, "-c", _CLIENTS[kind], url, key]
+    # real clients have CPUs of their own
+    command = ["nice", "-n", "19", sys.executable, "-c", _CLIENTS[kind], url, key]
     running = [subprocess.Popen([*command, name, str(megabytes)]) for name in names]
     try:
         time.sleep(3)
@@ -173,11 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--forms", type=int, default=2, help="clients that send forms (default 2)")
     parser.add_argument("--form-megabytes", type=int, default=15, help="size of their files (default 15)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of submits, each (default 20)")
+    parser.add_argument(
+        "--store-process", action="store_true", help="serve the files by a web process of their own"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="turns of each kind of load (default 2)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)
-        with system(folder) as (pid, url, key):
+        with system(folder, has_store_process=options.store_process) as (pid, url, key):
             _one_file(folder, pid, url, key, options.megabytes)
             _beside_submits(folder, url, key, options)
     return 0
