@@ -32,6 +32,7 @@ INLINE = re.compile(
     r"|<[a-z][^>]*\s(?:style|on[a-z]+)=[^>]*>"
 )
 """What the Content-Security-Policy forbids."""
+IN_TEST_PAGES = re.compile(rf"^/{ADMIN_PATH}/(?:jobs|gpus|workflows|schedules)/\w+/(?:[^/]+/change/)?$")
 MAX_HEIGHT = 4000
 """CSS pixels of a list of 50 rows."""
 
@@ -66,22 +67,28 @@ def pages() -> list[str]:
 @pytest.mark.usefixtures("fake_ports")
 def test_every_page_has_a_main_region_one_heading_and_no_inline_style_or_script(boss: Client) -> None:
     fill(jobs=12)
-    found: dict[str, object] = {}
+    """Lists and rows are read, and checked too, in test_pages.py."""
+    found: dict[str, list[str]] = {}
     looked = 0
     for path in pages():
+        if IN_TEST_PAGES.search(path):
+            continue
         answer = boss.get(path, follow=True)
         page = answer.content.decode() if answer.status_code == 200 and not answer.streaming else ""
         if "<html" not in page:
             continue  # a fragment or a refusal
         looked += 1
-        marks = ('<main id="main-content"', 'href="#main-content"', "<h1")
-        counts = [len(re.findall(re.escape(mark), page)) for mark in marks]
-        if counts != [1, 1, 1]:
-            found[path] = counts
-        if inline := INLINE.findall(page):
-            found[f"{path} inline"] = inline
+        if faults := faults_of(page):
+            found[path] = faults
     assert found == {}
-    assert looked > 50
+    assert looked > 20
+
+
+def faults_of(page: str) -> list[str]:
+    """Return what a page lacks, or has and may not have."""
+    marks = ('<main id="main-content"', 'href="#main-content"', "<h1")
+    counts = {mark: len(re.findall(re.escape(mark), page)) for mark in marks}
+    return [f"{mark} {count} times" for mark, count in counts.items() if count != 1] + INLINE.findall(page)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -23,6 +23,7 @@ from gpus.protocol import FIRST_LAYOUT
 from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
 
 from .rows import fill
+from .test_accessibility import faults_of
 
 OURS = [
     model
@@ -87,6 +88,7 @@ def test_every_list_and_page_answers_with_few_queries(
             with CaptureQueriesContext(connection) as asked:
                 answer = client.get(reverse(f"admin:{name(model)}_changelist"))
             assert answer.status_code == 200
+            assert faults_of(answer.content.decode()) == []
             assert answer.context["cl"].result_list
             assert len(asked) <= MAX_QUERIES, [query["sql"] for query in asked]
             row = model._default_manager.order_by("pk").first()
@@ -95,6 +97,7 @@ def test_every_list_and_page_answers_with_few_queries(
             with CaptureQueriesContext(connection) as asked:
                 answer = client.get(page, follow=model is DeadLetter)
             assert answer.status_code == 200
+            assert faults_of(answer.content.decode()) == []
             assert len(asked) <= MAX_QUERIES + 8, [query["sql"] for query in asked]
 
 
