@@ -39,7 +39,18 @@ from jobs.models import (
     Tenant,
     WorkerSign,
 )
-from workflows.models import CachedOutput, MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
+from workflows.models import (
+    CachedOutput,
+    MapChunk,
+    MapFile,
+    MapState,
+    Node,
+    Run,
+    RunEvent,
+    Version,
+    Wait,
+    Workflow,
+)
 from workflows.schedules.models import Firing, Schedule
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
@@ -170,6 +181,7 @@ def _fill_workflows(tenant: Tenant) -> None:
     MapState.objects.create(node=node, total=1)
     CachedOutput.objects.create(key="c" * 64, tenant=tenant, job_id=new_id(), expires_at=NOW)
     MapChunk.objects.create(node=node, first=0, items=[1])
+    MapFile.objects.create(node=node, artifact=new_id(), items=1, line=1, is_read=True)
     RunEvent.objects.create(run=run, seq=1, type="started", at=NOW)
     EndNotice.objects.create(followed_by=f"run:{run.id}", ended_id=node.id, state="completed", at=NOW)
 
