@@ -31,6 +31,8 @@ OURS = [
     for model in apps.get_app_config(app).get_models()
 ]
 MAX_QUERIES = 14
+MORE_ON_A_PAGE = {"schedules_schedule": 18}
+"""Eight on others. A schedule's page also reads its due times, its backlog and what that waits for."""
 pytestmark = pytest.mark.django_db
 
 
@@ -98,7 +100,8 @@ def test_every_list_and_page_answers_with_few_queries(
                 answer = client.get(page, follow=model is DeadLetter)
             assert answer.status_code == 200
             assert faults_of(answer.content.decode()) == []
-            assert len(asked) <= MAX_QUERIES + 8, [query["sql"] for query in asked]
+            most = MAX_QUERIES + MORE_ON_A_PAGE.get(name(model), 8)
+            assert len(asked) <= most, [query["sql"] for query in asked]
 
 
 def test_a_list_needs_no_more_queries_for_more_rows(boss: Client) -> None:
