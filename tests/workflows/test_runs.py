@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import NodeState, RunState
-from workflows.execution import advancer
+from workflows.execution import advancer, starts
 from workflows.execution.advancer import Advancer
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.writes import Writes
@@ -462,3 +462,17 @@ def test_a_payload_that_the_models_schema_refuses_fails_the_node(theatre: Theatr
     assert (run.state, run.error_node) == (RunState.FAILED, "a")
     assert Node.objects.get(key="a").code == "payload_invalid"
     assert Job.objects.count() == 0
+
+
+def test_a_step_starts_children_with_large_payloads_in_parts(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "MAX_PAYLOAD_BYTES", 3_000)
+    large = model(payload={"text": {"$ref": "inputs.text"}}, map={"count": 10, "max_parallel": 10})
+    run = theatre.start({"nodes": {"a": large}}, {"text": "x" * 1_000})
+    counts = []
+    for _ in range(6):
+        theatre.advancer.advance(run.id)
+        counts.append(Job.objects.count())
+    assert counts == [0, 3, 6, 9, 10, 10]
+    assert theatre.to_end(run).state == "completed"

@@ -130,7 +130,7 @@ class OpenMaps:
         except FileFault as error:
             items, fault = {}, error
         for index in indices:
-            if self._costs.are_spent:
+            if self._costs.are_spent or self._starter.is_full:
                 self._starter.left = 0
                 break
             self._starter.left -= 1

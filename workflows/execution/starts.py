@@ -21,6 +21,7 @@ from jobs.submission.insert import new_job
 from jobs.submission.request import Allowed, Submit, SubmitRequest, checked_unless_replay
 from workflows.definition.body import MAX_SECONDS
 from workflows.domain.advance import FileItems, NodeMove, NodeStart
+from workflows.domain.budget import measure
 from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
@@ -34,6 +35,8 @@ from workflows.models import MapChunk, MapFile, MapState, Node, Run, Version, Wa
 
 STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+"""Payloads of the children of maps that one transaction starts, about; the last one may exceed it."""
 CHUNK = 500
 """Items in one row of a map's list."""
 TOO_DEEP, NO_CHOICES, INVALID_TIMER = "too_deep", "no_choices", "invalid_timer"
@@ -55,6 +58,7 @@ class NodeStarter:
         now: datetime,
     ) -> None:
         self.left = STARTS
+        self._payload_bytes = 0
         self._near = NearServers(run, plan)
         self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
         self._other_sub_runs: int | None = None
@@ -121,6 +125,11 @@ class NodeStarter:
             self._writes.run_uses[self._run.id, one] = new_run_use(self._run.id, one)
         self._writes.new_nodes.append(row)
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the payloads of this step have as many bytes as one transaction should write."""
+        return self._payload_bytes >= MAX_PAYLOAD_BYTES
 
     def sub_runs_left(self) -> int:
         """Return how many more sub-runs the tenant may have: they multiply with each level."""
@@ -219,6 +228,7 @@ class NodeStarter:
             self.fail(row, refused.code, str(refused))
             return
         row.job_id = job.id
+        self._payload_bytes += measure(given["payload"], None).count
         self._writes.jobs.append(job)
         self._writes.uses += new_uses(job.id, request.artifacts)
         self._writes.new_nodes.append(row)
