@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.refs import ref
@@ -19,13 +22,21 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+
+
 def make_artifact(theatre: Theatre, **values: object) -> Artifact:
     now = theatre.ports.clock.now()
     given = {"tenant_id": theatre.tenant.pk, "state": "stored", **values}
     digest = hashlib.sha256(b"film").hexdigest()
-    return Artifact.objects.create(
+    row = Artifact.objects.create(
         id=new_id(), sha256=digest, bytes=4, created_at=now, expires_at=now, stored_at=now, **given
     )
+    theatre.ports.artifact_store.write(row.key, 4, [b"film"])
+    return row
 
 
 def test_a_node_uses_the_artifacts_of_its_payload(theatre: Theatre) -> None:
