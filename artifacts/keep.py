@@ -32,6 +32,12 @@ class LocalFile:
         self.file.seek(0)
         return self.file.read(SNIFFED_BYTES)
 
+    def chunks(self) -> Iterator[bytes]:
+        """Yield its bytes."""
+        self.file.seek(0)
+        while chunk := self.file.read(CHUNK_BYTES):
+            yield chunk
+
 
 class HashedFile:
     """A file that is being written; its hash is computed on the way."""
@@ -87,7 +93,7 @@ def keep_file(
         store.abandon_parts(row.key, row.upload)
         row.upload = ""
     if made.upload is not None or row.state != Artifact.State.STORED:
-        store.write(row.key, row.bytes, _chunks(found.file))
+        store.write(row.key, row.bytes, found.chunks())
         complete(row, store, now)
     if row.state != Artifact.State.STORED:
         raise BeingRemoved
@@ -100,9 +106,3 @@ def _expire(row: Artifact, at: datetime) -> None:
     """Let a new artifact expire at this time, unless another request has asked for it meanwhile."""
     Artifact.objects.filter(pk=row.pk, expires_at=row.expires_at).update(expires_at=at)
     row.expires_at = at
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    file.seek(0)
-    while chunk := file.read(CHUNK_BYTES):
-        yield chunk

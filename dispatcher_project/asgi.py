@@ -33,10 +33,12 @@ def make_application() -> Any:
 
     from dispatcher_project.web.artifact_bytes import ArtifactBytes
     from dispatcher_project.web.asgi_gateway import AsgiGateway
+    from dispatcher_project.web.cog_uploads import CogUploads
     from dispatcher_project.web.headers import Utf8Handler
     from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
     from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_batch
     from jobs.events.hub import EventHub
+    from jobs.ports import production_ports
     from jobs.submission.fetched_urls import UrlFetcher
     from workflows.event_stream import follow_run
 
@@ -52,6 +54,7 @@ def make_application() -> Any:
         streams_per_reader=limits.streams_per_reader,
         body_bytes=limits.web_body_bytes,
         artifact_bytes=ArtifactBytes(local_store),
+        cog_uploads=CogUploads(production_ports),
         url_fetcher=UrlFetcher(),
         sources={"run": follow_run},
     )

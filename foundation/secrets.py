@@ -51,7 +51,7 @@ def signed(text: str, *, purpose: str) -> str:
 
 def verified(token: str, *, purpose: str) -> str | None:
     """Return the text of a token that `signed` made for this purpose; None for any other token."""
-    text, _, mac = token.partition(".")
+    text, _, mac = token.rpartition(".")
     return text if hmac.compare_digest(mac.encode(), _mac(text, purpose).encode()) else None
 
 

@@ -36,6 +36,7 @@ from dispatcher_project.web.request_limits import (
 )
 from foundation.http_api.json_body import BODY_PENDING_KEY, CONTINUE
 from foundation.http_api.problems import Problem
+from gpus.registry.upload_url import COG_UPLOADS
 from jobs.api.errors import API_PREFIX
 from jobs.api.representations import job_url
 from jobs.api.submit import asked_wait
@@ -87,9 +88,9 @@ class AsgiGateway:
     site: Django as an ASGI application in threads. make_hub: called once, on the event loop. begin: called at
     the server's start; returns the function to call at its stop. streams_per_reader: most event streams of
     one key or user. body_bytes: memory for bodies that are still arriving. artifact_bytes: answers requests
-    for the bytes of artifacts, whose bodies are not received whole; None: the site does. url_fetcher: reads
-    the files of URLs in submits; None: they stay as they are. sources: of event streams of other kinds than
-    jobs (`Follow.kind`).
+    for the bytes of artifacts, and cog_uploads the files of Cog containers, whose bodies are not received
+    whole; None: the site does. url_fetcher: reads the files of URLs in submits; None: they stay as they are.
+    sources: of event streams of other kinds than jobs (`Follow.kind`).
     """
 
     def __init__(
@@ -101,12 +102,13 @@ class AsgiGateway:
         body_bytes: int = 96 * 1024 * 1024,
         *,
         artifact_bytes: Application | None = None,
+        cog_uploads: Application | None = None,
         url_fetcher: UrlFetcher | None = None,
         sources: Mapping[str, Source] | None = None,
     ) -> None:
         self._sources = sources or {}
         self._site = site
-        self._artifact_bytes = artifact_bytes
+        self._streamed = {ARTIFACT_BYTES: artifact_bytes, COG_UPLOADS: cog_uploads}
         self._url_fetcher = url_fetcher
         self._make_hub = make_hub
         self._begin = begin
@@ -128,12 +130,17 @@ class AsgiGateway:
             send = self._secure(scope, send)
             if scope["path"] == LIVEZ:
                 await _send_alive(send)
-            elif self._artifact_bytes is not None and scope["path"].startswith(ARTIFACT_BYTES):
-                await self._artifact_bytes(scope, receive, send)
             else:
-                await self._serve(scope, receive, send)
+                await self._application_of(scope["path"])(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
+
+    def _application_of(self, path: str) -> Application:
+        """Return what answers requests for a path."""
+        for prefix, application in self._streamed.items():
+            if application is not None and path.startswith(prefix):
+                return application
+        return self._serve
 
     def _secure(self, scope: Scope, send: Send) -> Send:
         """Add the security headers that Django or the view has not set."""

@@ -108,6 +108,10 @@ class Server(TypedDict):
     last_error: str
     boot_id: str
     models: list[PlacedModel]
+    upload_url: Annotated[
+        str | None,
+        about("Of a Cog container: the address for its `--upload-url`, with a key. null: for other servers."),
+    ]
     live: Live
 
 

@@ -44,7 +44,9 @@ from gpus.protocol import DesiredState
 from gpus.registry.controls import change_server, switch_machine, unknown_machine
 from gpus.registry.index_sync import LeasesOf, read_paused
 from gpus.registry.registry import remove_server
+from gpus.registry.upload_url import upload_url
 from gpus.reports import Observed, observe
+from gpus.runners.cog_http import CogRunner
 
 _STATES = [state.value for state in DesiredState]
 
@@ -70,7 +72,7 @@ class Servers(RegistryView):
             "pool": text_parameter(request, "pool"),
             "desired": choice_parameter(request, "desired", _STATES),
         }
-        rows = Server.objects.select_related("pool").prefetch_related("placements")
+        rows = Server.objects.select_related("pool").prefetch_related("placements__model")
         rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
         pages = NamePages()
         page = pages.paginate_queryset(rows, request, view=self) or []
@@ -140,7 +142,7 @@ class ServerDetail(RegistryView):
         return Response(status=204)
 
     def _answer(self, name: str, *, live: bool = True) -> Response:
-        rows = Server.objects.select_related("pool").prefetch_related("placements")
+        rows = Server.objects.select_related("pool").prefetch_related("placements__model")
         row = rows.filter(name=server_name(name)).first()
         if row is None:
             raise unknown_server()
@@ -173,8 +175,13 @@ def _server(row: Server, seen: Observed, paused: Collection[str]) -> answers.Ser
             {"model": one.model_id, "endpoint": one.endpoint, "paused": one.model_id in paused}
             for one in sorted(row.placements.all(), key=lambda one: one.model_id)
         ],
+        "upload_url": upload_url(row.name) if _is_cog(row) else None,
         "live": seen.state != "unknown",
     }
+
+
+def _is_cog(row: Server) -> bool:
+    return any(one.model.model_type == CogRunner.name for one in row.placements.all())
 
 
 KEPT_SECONDS = round(TELEMETRY_KEPT * BEAT_SECONDS)
@@ -318,7 +325,11 @@ class MachineDetail(RegistryView):
         return self._answer(name, changed=done.changed, live=done.mirrored)
 
     def _answer(self, machine: str, *, changed: Collection[str], live: bool = True) -> Response:
-        rows = Server.objects.select_related("pool").prefetch_related("placements").filter(machine=machine)
+        rows = (
+            Server.objects.select_related("pool")
+            .prefetch_related("placements__model")
+            .filter(machine=machine)
+        )
         servers = servers_json(list(rows.order_by("name")), self.ports().leases)
         if not servers:
             raise problem_of_refusal(unknown_machine(machine))

@@ -42,7 +42,7 @@ class Command(TerminalCommand):
         parser.add_argument("--problems", action="store_true", help="only servers with a problem")
 
     def act(self, options: dict[str, Any]) -> int | None:
-        rows = Server.objects.select_related("pool").prefetch_related("placements").order_by("name")
+        rows = Server.objects.select_related("pool").prefetch_related("placements__model").order_by("name")
         if options["names"]:
             rows = rows.filter(name__in=named_servers(options["names"], machine=None, everything=False))
         filters = {

@@ -37,12 +37,12 @@ def serving(application: Any) -> Iterator[str]:
 @contextmanager
 def serving_store(store: Callable[[], LocalStore | None]) -> Iterator[str]:
     """The bytes of a local store; the URL of their server."""
-    with serving(_http_only(ArtifactBytes(store))) as url:
+    with serving(http_only(ArtifactBytes(store))) as url:
         yield url
 
 
-def _http_only(application: Any) -> Any:
-    """Only the web process's own application knows ASGI's lifespan."""
+def http_only(application: Any) -> Any:
+    """The application with ASGI's lifespan, which only the web process's own application knows."""
 
     async def begin(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 
 class CogServer:
     """runs: how often each id was run. gates: what a prediction waits for. deaf: a cancel takes so many
     requests to show. webhooks: whether they are sent. seen: the headers of each PUT. garbled: each is
-    answered with what is no JSON."""
+    answered with what is no JSON. upload_url: as `--upload-url`; files, by name, become the output by it, as
+    coglet 0.23 sends them."""
 
     def __init__(self, *, slots: int = 1) -> None:
         self.slots = slots
@@ -25,6 +28,8 @@ class CogServer:
         self.pushed: list[dict[str, Any]] = []
         self.seen: list[dict[str, str]] = []
         self.garbled = False
+        self.upload_url = ""
+        self.files: dict[str, bytes] = {}
         self.webhooks = True
         self.hold = False
         self.refuse: tuple[int, Any] | None = None
@@ -73,7 +78,7 @@ class CogServer:
         cancelled = False
         while self.hold and not cancelled and not self.gate.wait(0.005):
             cancelled = self.running[number]
-        said = {"status": "canceled"} if cancelled else self.outcome
+        said = {"status": "canceled"} if cancelled else self._uploaded(number) or self.outcome
         del self.running[number]
         end = {"id": number, "input": body["input"], "logs": "loading\n", **said}
         end["metrics"] = {"predict_time": 0.5}
@@ -83,6 +88,23 @@ class CogServer:
             data = json.dumps(end).encode()
             request = urllib.request.Request(body["webhook"], data, headers, method="POST")
             urllib.request.urlopen(request, timeout=5).close()
+
+    def _uploaded(self, number: str) -> dict[str, Any] | None:
+        """Upload the files, and return the outcome; None without an upload URL."""
+        if not self.upload_url:
+            return None
+        places = []
+        for name, data in self.files.items():
+            url = f"{self.upload_url}/{quote(name, safe='')}"
+            headers = {"Content-Type": "image/png", "X-Prediction-ID": number}
+            try:
+                request = urllib.request.Request(url, data, headers, method="PUT")
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    places.append(urlsplit(answer.headers["Location"])._replace(query="").geturl())
+            except urllib.error.HTTPError as error:
+                why = f"Failed to upload output: upload returned status {error.code}"
+                return {"status": "failed", "error": why}
+        return {"status": "succeeded", "output": places}
 
     def __enter__(self) -> CogServer:
         self._thread.start()

@@ -1,0 +1,165 @@
+"""Files that a Cog container uploads (`--upload-url`): they become artifacts with the end of their run."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from artifacts.models import Artifact, RunUpload
+from artifacts.refs import ref
+from dispatcher_project.web.cog_uploads import CogUploads
+from foundation.ids import new_id
+from gpus.registry.upload_url import COG_UPLOADS, upload_url
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import cog_uploads
+from jobs.models import Attempt, Job
+from tests.support.factories import make_model
+from tests.support.servers.artifact_store import http_only, serving
+from tests.support.servers.cog_server import CogServer
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
+
+from .test_cog_jobs import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(3_000_000)
+
+
+@pytest.fixture
+def cog() -> Iterator[CogServer]:
+    with CogServer() as cog:
+        yield cog
+
+
+@pytest.fixture
+def shop(valkey: Any, fleet: str, cog: CogServer, settings: Any, tmp_path: Path) -> Iterator[Shop]:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    shop = open_shop(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
+    with serving(http_only(CogUploads(lambda: shop.ports))) as uploads, Receiver(shop) as url:
+        knobs = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
+        settings.DISPATCHER = replace(knobs, public_url=uploads)
+        cog.upload_url = upload_url("gpu-1")
+        settings.DISPATCHER = replace(knobs, public_url=url)
+        yield shop
+        shop.close()
+
+
+@pytest.fixture
+def running(shop: Shop, cog: CogServer) -> Iterator[Attempt]:
+    """An attempt whose prediction waits."""
+    cog.hold = True
+    job = shop.submit({"prompt": "x"})
+    shop.work(shop.worker())
+    wait_for(lambda: Attempt.objects.filter(job_id=job.id, state=AttemptState.WAITING).exists())
+    yield Attempt.objects.get(job_id=job.id)
+    cog.webhooks = False
+
+
+def put(
+    address: str, headers: dict[str, str], body: bytes = b"film", method: str = "PUT"
+) -> tuple[int, bytes]:
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    try:
+        connection.request(method, parts.path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def of(attempt: Attempt) -> dict[str, str]:
+    return {"X-Prediction-ID": attempt.pk, "Content-Type": "video/mp4"}
+
+
+def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
+    cog.files = {"out put.png": PICTURE, "../second.png": b"\x89PNG\r\n\x1a\n2"}
+    job = shop.submit({"prompt": "x"})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.COMPLETED)
+    first, second = Artifact.objects.order_by("-bytes")
+    assert Job.objects.get(id=job.id).result["output"] == [ref(first.pk), ref(second.pk)]
+    assert [(one.name, one.content_type) for one in (first, second)] == [
+        ("out put.png", "image/png"),
+        ("second.png", "image/png"),
+    ]
+    assert b"".join(shop.ports.artifact_store.chunks(first.key)) == PICTURE
+
+
+def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=1000)
+    cog.files = {"out.png": PICTURE}
+    job = shop.submit({"prompt": "x"}, max_retries=0)
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.FAILED)
+    assert "status 413" in Job.objects.get(id=job.id).error_message
+    assert not Artifact.objects.exists()
+
+
+def test_only_a_running_prediction_of_this_server_may_upload(
+    cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cog_uploads, "_ROW_SECONDS", 0.0)
+    base = cog.upload_url
+    root = base.partition(COG_UPLOADS)[0]
+    settings.DISPATCHER = replace(settings.DISPATCHER, public_url=root)
+    other = upload_url("gpu-2")
+    for address, headers, status in (
+        (f"{base}x/film", of(running), 401),
+        (f"{root}{COG_UPLOADS}gpu-1/film", of(running), 401),
+        (f"{root}{COG_UPLOADS}{quote('gpu-1.' + chr(233))}/film", of(running), 401),
+        (f"{other}/film", of(running), 404),
+        (f"{base}/film", {"X-Prediction-ID": new_id()}, 404),
+        (f"{base}/film", {"X-Prediction-ID": "x"}, 400),
+        (f"{base}/film", {}, 400),
+        (f"{base}/film", {**of(running), "Transfer-Encoding": "chunked"}, 411),
+    ):
+        body = b"4\r\nfilm\r\n0\r\n\r\n" if status == 411 else b"film"
+        assert put(address, headers, body)[0] == status, (address, headers)
+    assert put(f"{base}/film", of(running), method="POST")[0] == 405
+    assert not RunUpload.objects.exists()
+    Attempt.objects.update(finished_at=running.started_at)
+    status, answer = put(f"{base}/film", of(running))
+    assert (status, b"attempt_over" in answer) == (409, True)
+
+
+def test_names_are_labels(cog: CogServer, running: Attempt) -> None:
+    for number, name in enumerate(("../../etc/passwd", "a\0b", "n" * 4000, "☃.mp4", "")):
+        body = b"film %d" % number
+        assert put(f"{cog.upload_url}/{quote(name, safe='')}", of(running), body)[0] == 201, name
+    names = RunUpload.objects.order_by("id").values_list("name", flat=True)
+    assert list(names) == ["passwd", "ab", "n" * 255, "☃.mp4", ""]
+
+
+def test_an_upload_that_is_cut_off_leaves_nothing(shop: Shop, cog: CogServer, running: Attempt) -> None:
+    parts = urlsplit(cog.upload_url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
+        head = f"PUT {parts.path}/film HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+        connection.sendall(f"{head}X-Prediction-ID: {running.pk}\r\n\r\nhalf".encode())
+    assert put(f"{cog.upload_url}/film", of(running))[0] == 201, "the next one is taken"
+    assert RunUpload.objects.get().bytes == 4
+    assert len(list(shop.ports.artifact_store.objects())) == 1
+
+
+def test_the_files_of_a_run_are_bounded(cog: CogServer, running: Attempt, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, run_artifacts=1)
+    assert put(f"{cog.upload_url}/a", of(running), b"a")[0] == 201
+    assert put(f"{cog.upload_url}/a", of(running), b"a")[0] == 201, "the same one again"
+    status, answer = put(f"{cog.upload_url}/b", of(running), b"b")
+    assert (status, b"DISPATCHER_RUN_ARTIFACTS" in answer) == (429, True)
+
+
+def test_a_prediction_may_end_before_its_start_is_committed(
+    shop: Shop, cog: CogServer, running: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = iter([None, None])
+    real = cog_uploads._attempt.first
+    monkeypatch.setattr(cog_uploads._attempt, "first", lambda **ids: next(seen, real(**ids)))
+    assert put(f"{cog.upload_url}/film", of(running))[0] == 201
