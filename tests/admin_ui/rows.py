@@ -179,7 +179,6 @@ def _fill_workflows(tenant: Tenant) -> None:
     )
     Wait.objects.create(node=node, kind="human", options={"title": "Which?", "choose_from": [1, 2]})
     MapState.objects.create(node=node, total=1)
-    MapFile.objects.create(node=node, artifact=new_id(), items=1)
     CachedOutput.objects.create(key="c" * 64, tenant=tenant, job_id=new_id(), expires_at=NOW)
     MapChunk.objects.create(node=node, first=0, items=[1])
     MapFile.objects.create(node=node, artifact=new_id(), items=1, line=1, is_read=True)
