@@ -2,7 +2,7 @@
 --   named, unless another reason remains. Each call sends the whole set, so it may be repeated. Caller:
 --   jobs/sweeps/quotas.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
---   paid, parked, parked_depth, pending, pool, pools, rebuild, since, turn
+--   paid, parked, parked_depth, pending, pool, pools, rebuild, server, since, turn
 -- Args:
 --   pool: text
 --   reason: text, a letter: p paused, q quota

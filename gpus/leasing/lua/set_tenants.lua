@@ -1,7 +1,7 @@
 -- Why: changes operator rules of tenants at once: weight, highest band, max_running. Tenants that are not
 --   named keep theirs. The rules apply to waiting tickets too, without touching them one by one.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
---   paid, parked, parked_depth, pending, pool, rebuild, running, since, slot, tenants, turn, waits
+--   paid, parked, parked_depth, pending, pool, rebuild, running, server, since, slot, tenants, turn, waits
 -- Args:
 --   tenants: records
 --     name: text

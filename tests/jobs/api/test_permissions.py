@@ -32,6 +32,7 @@ NEVER_BY_A_SESSION = {
     # of a tenant, as are all paths of schedules
     "/api/v1/workflows",
     "/api/v1/workflows/<str:name>",
+    "/api/v1/workflows/<str:name>/versions",
     "/api/v1/workflows/<str:name>/versions/<str:number>",
     "/api/v1/workflows/<str:name>/runs",
     "/api/v1/signals/<str:name>",
