@@ -103,6 +103,11 @@ class Stage:
         leases.open_generation("bench")
         leases.configure_pool(pool.spec)
 
+    def put(self, name: str, definition: dict[str, Any]) -> None:
+        from workflows import operations
+
+        operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)
+
     def start(self, definition: dict[str, Any], *, other: bool = False) -> str:
         from workflows import operations
 
@@ -204,16 +209,18 @@ def _map(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _bomb(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
-    """A thousand due runs of a workflow that maps itself, and beside them runs of another tenant: the time
-    from their start until their only job is queued."""
+    """A thousand due runs with maps of sub-workflows that have maps of sub-workflows, and beside them runs of
+    another tenant: the time from their start until their only job is queued."""
     from django.db import close_old_connections
 
     from jobs.models import Job
     from workflows.execution.due_runs import DueRuns
     from workflows.models import Run
 
-    again = {"again": {"workflow": "bench", "map": {"count": 50}}}
-    bombs = [stage.start({"nodes": again}) for _ in range(options.bombs)]
+    stage.put("inner", {"nodes": {"one": {"model": "bench"}}})
+    stage.put("middle", {"nodes": {"inner": {"workflow": "inner", "map": {"count": 50}}}})
+    outer = {"nodes": {"middle": {"workflow": "middle", "map": {"count": 50}}}}
+    bombs = [stage.start(outer) for _ in range(options.bombs)]
     due = DueRuns(stage.advancer, threads=1)
     stage.ports = stage.advancer.ports = replace(
         stage.ports, wake_followers=lambda names: due.add(name.partition(":")[2] for name in names)
