@@ -18,6 +18,7 @@ from functools import lru_cache
 from urllib.parse import urljoin
 
 from foundation.http_client import (
+    REDIRECTS,
     Address,
     BadUrl,
     Connection,
@@ -25,12 +26,12 @@ from foundation.http_client import (
     body_of,
     connect,
     head_of,
+    is_encoded,
     read_response,
     read_url,
 )
 
 MAX_REDIRECTS = 5
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _WELL_KNOWN = 1024
 """Below this port only those of web servers: others are of mail servers, shells and the like."""
 AllowedAddresses = Callable[[Target], Awaitable[list[Address]]]
@@ -158,11 +159,11 @@ async def _get(
         )
         response = await read_response(wire, "GET")
         location = response.headers.get("Location")
-        if response.status in _REDIRECTS and location:
+        if response.status in REDIRECTS and location:
             return location
         if response.status != 200:
             raise NotFetched(f"answers {response.status}", response.status)
-        if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+        if is_encoded(response.headers.get("Content-Encoding")):
             raise NotFetched("sends a compressed answer, although it was asked for the plain file")
         if response.length is not None and response.length > limits.bytes:
             raise _too_long(limits)

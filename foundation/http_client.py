@@ -21,6 +21,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 MAX_URL_LENGTH = 2000
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 CONNECT_SECONDS = 5.0
 """Time-out per address, so that a dead one leaves time for the next."""
 MAX_HEAD_BYTES = 64 * 1024
@@ -33,6 +34,11 @@ _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}\Z")
 Address = IPv4Address | IPv6Address
 _T = TypeVar("_T")
+
+
+def is_encoded(content_encoding: str | None) -> bool:
+    """Return True if a body with this Content-Encoding is compressed. None: it has none."""
+    return (content_encoding or "").strip().lower() not in ("", "identity")
 
 
 class BadUrl(ValueError):

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from foundation import json_text
+from foundation.http_client import is_encoded
 from foundation.json_paths import Path, pointer
 from foundation.json_text import PARSE_LOCK, JsonText
 from foundation.long_texts import LongTexts, LongTextsTooLong, NoRoom, RestTooLong, TextTooLong
@@ -440,7 +441,7 @@ def read_json(body: bytes) -> Any:
 def check_plain(response: Response) -> None:
     """Raise Unreadable for a compressed answer, which was not asked for."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
-    if encoding not in ("", "identity"):
+    if is_encoded(encoding):
         raise Unreadable(
             f"The answer is compressed (Content-Encoding: {encoding[:20]}); the request accepts no encoding."
         )

@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from django.conf import settings
 
+from foundation.fetch import AllowedAddresses
 from foundation.http_client import Connection, connect, head_of, read_response
 from jobs.callbacks import guard
 from jobs.callbacks.guard import (
@@ -158,6 +159,17 @@ class Resolver:
             theirs = await self._addresses_of(refused.names_with_port(target.port), target.port)
             found = [one for one in found if canonical_address(one) not in theirs]
         return found
+
+    def of_files(self, refused: RefusedOrigins, tenant_id: int) -> AllowedAddresses:
+        """Return what allows addresses of the URLs of a tenant's files: public ones, and those of
+        DISPATCHER_FETCHED_URL_NETWORKS."""
+
+        async def allowed(target: Target) -> list[Address]:
+            return await self.allowed_addresses(
+                target, refused, tenant_id=tenant_id, networks=settings.DISPATCHER.fetched_url_networks
+            )
+
+        return allowed
 
     async def _addresses_of(self, names: Iterable[str], port: int) -> set[Address]:
         """Return the addresses of GPU servers and our own services. Their look-ups share threads like a

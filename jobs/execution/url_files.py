@@ -5,7 +5,6 @@ DISPATCHER_FETCHED_URL_NETWORKS.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import math
 import os
@@ -24,10 +23,10 @@ from foundation.fetch import (
     NotKept,
     TooLong,
     TooSlow,
-    fetch,
+    fetch_now,
     read_fetched_url,
 )
-from foundation.http_client import MAX_URL_LENGTH, Address, Target
+from foundation.http_client import MAX_URL_LENGTH, REDIRECTS, is_encoded
 from gpus.errors import ConnectFailed, GpuError, OutputInvalid, OutputRefused, RunTimedOut
 from gpus.protocol import Clock, Endpoint
 from gpus.runners.base import Abort, Response
@@ -38,7 +37,6 @@ from jobs.callbacks.sending import Resolver
 from jobs.execution.output_errors import OutputsUnavailable, no_room
 
 _CONNECT_SECONDS = 5.0
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEMPORARY = frozenset({408, 425, 429})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -103,28 +101,14 @@ class UrlFiles:
         return max(0.0, self._until - self._clock.monotonic())
 
     def _read_elsewhere(self, url: str, reading: _Reading) -> str:
-        refused = self._refused()
-
-        async def read() -> str:
-            resolver = Resolver()
-
-            async def allowed(target: Target) -> list[Address]:
-                return await resolver.allowed_addresses(
-                    target,
-                    refused,
-                    tenant_id=self._tenant_id,
-                    networks=settings.DISPATCHER.fetched_url_networks,
-                )
-
-            limits = FetchLimits(reading.most, self._seconds_left)
-            return (await fetch(url, reading.add, limits=limits, allowed=allowed)).media_type
-
+        allowed = Resolver().of_files(self._refused(), self._tenant_id)
         try:
             read_fetched_url(url)
         except NotFetched as error:
             raise OutputInvalid(f"{reading.place} can't be read: its URL {error}.") from None
         try:
-            return asyncio.run(read())
+            limits = FetchLimits(reading.most, self._seconds_left)
+            return fetch_now(url, reading.add, limits=limits, allowed=allowed).media_type
         except TooLong:
             raise reading.too_long() from None
         except AddressRefused as error:
@@ -230,11 +214,11 @@ class _OwnAnswer:
     @property
     def location(self) -> str | None:
         """Where a redirect leads."""
-        return self.head.headers.get("location") if self.head.status in _REDIRECTS else None
+        return self.head.headers.get("location") if self.head.status in REDIRECTS else None
 
     @property
     def is_compressed(self) -> bool:
-        return self.head.headers.get("content-encoding", "identity").strip().lower() not in ("identity", "")
+        return is_encoded(self.head.headers.get("content-encoding"))
 
     @property
     def media_type(self) -> str:

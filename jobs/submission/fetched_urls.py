@@ -31,7 +31,6 @@ from foundation.fetch import (
     fetch,
     read_fetched_url,
 )
-from foundation.http_client import Address, Target
 from jobs.callbacks.guard import RefusedOrigins, refused_origins
 from jobs.callbacks.sending import Resolver
 from jobs.domain.errors import Refused
@@ -207,14 +206,7 @@ class UrlFetcher:
             request.take(len(data))
             file.add(data)
 
-        async def allowed(target: Target) -> list[Address]:
-            return await self._resolver.allowed_addresses(
-                target,
-                request.wanted.refused,
-                tenant_id=request.wanted.tenant_id,
-                networks=settings.DISPATCHER.fetched_url_networks,
-            )
-
+        allowed = self._resolver.of_files(request.wanted.refused, request.wanted.tenant_id)
         try:
             limits = FetchLimits(request.bytes_left, request.seconds_left)
             found = await fetch(url, add, limits=limits, allowed=allowed)

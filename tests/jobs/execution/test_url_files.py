@@ -156,7 +156,7 @@ def test_a_url_of_another_origin_gets_no_headers_of_the_server(shop, server, mon
         add(PNG)
         return Fetched(len(PNG), "")
 
-    monkeypatch.setattr(url_files, "fetch", fetch)
+    monkeypatch.setattr("foundation.fetch.fetch", fetch)
     answer(server, {"file": "https://93.184.216.34/cat.png"})
     assert content(shop, run_once(shop).result["file"])[0] == PNG
     assert asked == [("https://93.184.216.34/cat.png", ("93.184.216.34",))]
@@ -171,7 +171,7 @@ def test_an_allowed_private_network_is_read(shop, server, settings, monkeypatch)
         add(PNG)
         return Fetched(len(PNG), "")
 
-    monkeypatch.setattr(url_files, "fetch", fetch)
+    monkeypatch.setattr("foundation.fetch.fetch", fetch)
     answer(server, {"file": "https://10.0.0.7:9000/x"})
     run_once(shop)
     assert allowed_ones == ["10.0.0.7"]
