@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,10 +26,13 @@ from gpus.registry.upload_url import COG_UPLOADS, server_of_key
 from jobs.api.artifacts import require_shared_store
 from jobs.api.errors import problem_of
 from jobs.events.stream import Receive, Send
-from jobs.execution.cog_uploads import CogUpload, admit_upload, keep_upload
+from jobs.execution.cog_uploads import CogAttempt, admit_upload, find_attempt, keep_upload
 from jobs.ports import Ports
 
 THREADS = 4
+ROW_SECONDS = 5.0
+"""How long an upload waits until its attempt is known."""
+_ROW_PAUSE = 0.1
 Result = TypeVar("Result")
 
 
@@ -55,40 +59,51 @@ class CogUploads:
         if exchange.method != "PUT":
             raise Problem(405, "method_not_allowed", "Only PUT.", headers={"Allow": "PUT"})
         key, _, name = exchange.path.partition("/")
-        upload = await self._in_thread(lambda: self._admitted(exchange, key))
-        with self._transfers.of(upload.tenant_id), tempfile.TemporaryFile() as kept:
+        attempt = await self._admitted(exchange, key)
+        with self._transfers.of(attempt.tenant_id), tempfile.TemporaryFile() as kept:
             file = HashedFile(kept)
             async for data in exchange.body():
                 await self._in_thread(lambda data=data: _add(file, data))  # type: ignore[misc]
             whole = file.done(media_type=exchange.header("content-type")[:127], name=os.path.basename(name))
-            return await self._in_thread(lambda: keep_upload(upload, whole, self._ports()))
+            return await self._with_database(lambda: keep_upload(attempt, whole, self._ports()))
 
-    def _admitted(self, exchange: Exchange, key: str) -> CogUpload:
-        """Return the upload that a request's head describes. Raises Problem and Refused."""
+    async def _admitted(self, exchange: Exchange, key: str) -> CogAttempt:
+        """Return the attempt that a request's head names, if it may upload. Raises Problem and Refused."""
         server = server_of_key(key)
         if server is None:
             raise Problem(401, "invalid_upload_key", "The address has no key of a server. Read it anew.")
-        attempt_id = exchange.header("x-prediction-id")
+        attempt_id, length = exchange.header("x-prediction-id"), exchange.declared
         if not is_id(attempt_id):
             raise Problem(
                 400, "prediction_id_required", "X-Prediction-ID must be the id of a prediction of ours."
             )
-        if exchange.declared is None:
+        if length is None:
             raise Problem(411, "length_required", "The request needs a Content-Length.")
-        require_shared_store(self._ports())
-        upload = admit_upload(server, attempt_id, exchange.declared, self._ports())
-        if upload is None:
+        until = time.monotonic() + ROW_SECONDS
+        while (attempt := await self._with_database(lambda: find_attempt(attempt_id))) is None:
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(_ROW_PAUSE)
+        if attempt is None or attempt.server != server:
             raise Problem(404, "unknown_attempt", "This server runs no such prediction for the dispatcher.")
-        return upload
+        await self._with_database(lambda: self._admit(attempt, length))
+        return attempt
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+    def _admit(self, attempt: CogAttempt, length: int) -> None:
+        require_shared_store(self._ports())
+        admit_upload(attempt, length, self._ports())
+
+    async def _with_database(self, work: Callable[[], Result]) -> Result:
         def with_connection() -> Result:
             try:
                 return work()
             finally:
                 connection.close()
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, with_connection)
+        return await self._in_thread(with_connection)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _add(file: HashedFile, data: bytes) -> None:

@@ -116,7 +116,7 @@ def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: An
 def test_only_a_running_prediction_of_this_server_may_upload(
     cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cog_uploads, "_ROW_SECONDS", 0.0)
+    monkeypatch.setattr("dispatcher_project.web.cog_uploads.ROW_SECONDS", 0.0)
     base = cog.upload_url
     root = base.partition(COG_UPLOADS)[0]
     settings.DISPATCHER = replace(settings.DISPATCHER, public_url=root)
