@@ -61,7 +61,7 @@ def without_first(chunks: Iterator[bytes], count: int) -> Iterator[bytes]:
 
 
 class ChunkFile(io.RawIOBase):
-    """A file of bytes that are made anew at each reading from the beginning."""
+    """A read-only file over an iterator of bytes. Seeking to the beginning makes a new iterator."""
 
     def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks

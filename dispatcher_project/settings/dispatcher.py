@@ -331,8 +331,7 @@ class DispatcherSettings:
     """Bytes of long texts in one answer of a GPU server, which a worker keeps in a file of its temporary
     folder (`TMPDIR`) until they are stored. Of models with `output_files` or a `result_schema`."""
     output_fetch_seconds: float = 300.0
-    """How long the files may take to be read that one result names by URL; the run keeps its slot
-    meanwhile."""
+    """Longest time for reading all files that one result names by URL. The run keeps its slot meanwhile."""
     artifact_save_seconds: float = 60.0
     """How long a run that has ended keeps its slot while the store of artifacts does not take its outputs;
     then the attempt ends as `output_not_stored`."""

@@ -97,7 +97,7 @@ class _Parts:
                 fields: Mapping[str, Any] = (head.get("content-disposition") or ("", {}))[1]
                 name = fields.get("name")
                 if name is None:
-                    continue  # what stands before the first part and behind the last one
+                    continue  # the text before the first part, or after the last one
                 if "content-transfer-encoding" in head:
                     _refuse_encoding(str(head["content-transfer-encoding"][0]))
                 if kind == FILE:

@@ -69,7 +69,7 @@ class _File:
 
     @property
     def shown(self) -> str:
-        """What stands for the text in a check of the schema."""
+        """The text that replaces this one while the schema is checked."""
         return _SHOWN_URL if self.is_url or is_data_uri(self.head) else _SHOWN_BASE64
 
     def chunks(self) -> Iterator[bytes]:

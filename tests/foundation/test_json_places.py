@@ -1,4 +1,4 @@
-"""Paths to files: the places that they lead to, and what is no path."""
+"""Paths to files: the places that they match, and texts that are refused as paths."""
 
 from __future__ import annotations
 

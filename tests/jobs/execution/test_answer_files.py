@@ -235,7 +235,7 @@ def test_an_answer_of_openais_protocol(shop, server) -> None:
     assert content(shop, shown["image_url"]["url"])[0] == PNG
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 def failed(shop: Shop, error: type[Exception], code: str, *, retried: bool = False) -> str:

@@ -14,9 +14,9 @@ from urllib.parse import quote, urlsplit
 
 class CogServer:
     """runs: how often each id was run. gates: what a prediction waits for. deaf: a cancel takes so many
-    requests to show. webhooks: whether they are sent. seen: the headers of each PUT. garbled: each is
-    answered with what is no JSON. upload_url: as `--upload-url`; files, by name, become the output by it, as
-    coglet 0.23 sends them."""
+    requests to show. webhooks: whether they are sent. seen: the headers of each PUT. garbled: each
+    answer is not JSON. upload_url: of `--upload-url`. files: by name; uploaded there as coglet 0.23 does, and
+    named in the output."""
 
     def __init__(self, *, slots: int = 1) -> None:
         self.slots = slots
