@@ -118,6 +118,11 @@ class Backfill:
 
 
 @dataclass(frozen=True, slots=True)
+class _Cancelled:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Preview:
     next: tuple[FireTime, ...]
 
@@ -187,6 +192,11 @@ class ScheduleCalls:
         headers = {"Idempotency-Key": key_of_request(idempotency_key)}
         return await self._post(f"{_path(name)}/backfill", _read_backfill, body, headers)
 
+    async def cancel_backfills(self, name: str) -> int:
+        """Cancel the backfills of a schedule that wait; return how many of their firings did. What has
+        started goes on."""
+        return (await self._post(f"{_path(name)}/backfill/cancel", _read_cancelled)).count
+
     async def pause(self, name: str, *, until: datetime | None = None, reason: str | None = None) -> Schedule:
         """Skip the due times from now on, until a time (with a zone) or until `resume`."""
         body = {"until": None if until is None else until.isoformat(), "reason": reason}
@@ -236,6 +246,10 @@ def _read_firing(document: Mapping[str, Any]) -> Firing:
 
 def _read_backfill(document: Mapping[str, Any]) -> Backfill:
     return read_answer(Backfill, document)
+
+
+def _read_cancelled(document: Mapping[str, Any]) -> _Cancelled:
+    return read_answer(_Cancelled, document)
 
 
 def _read_preview(document: Mapping[str, Any]) -> _Preview:

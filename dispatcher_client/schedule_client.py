@@ -57,6 +57,10 @@ class Schedules:
             )
         )
 
+    def cancel_backfills(self, name: str) -> int:
+        """Cancel the backfills of a schedule that wait; return how many of their firings did."""
+        return run_blocking(self._calls.cancel_backfills(name))
+
     def pause(self, name: str, *, until: datetime | None = None, reason: str | None = None) -> Schedule:
         """Skip the due times from now on, until a time or until `resume`."""
         return run_blocking(self._calls.pause(name, until=until, reason=reason))

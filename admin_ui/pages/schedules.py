@@ -1,5 +1,5 @@
 """Pages of schedules: their next fire times, a strip of two days, the last firings, and the actions trigger,
-backfill, pause and resume. Clients store schedules through the API."""
+backfill, cancel of backfills, pause and resume. Clients store schedules through the API."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SchedulePages(ReadOnlyAdmin):
     list_select_related = ("tenant",)
     search_fields = ("name",)
     actions = ("trigger_chosen", "pause_chosen", "resume_chosen")
-    actions_detail = ("trigger_one", "backfill_one", "pause_one", "resume_one")
+    actions_detail = ("trigger_one", "backfill_one", "cancel_backfills_one", "pause_one", "resume_one")
     readonly_fields = (
         "tenant_page",
         "state_label",
@@ -265,6 +265,19 @@ class SchedulePages(ReadOnlyAdmin):
 
         return _one(request, object_id, backfill, "backfilled")
 
+    @operation(
+        "Cancel backfills",
+        permissions=["change_rows"],
+        icon="block",
+        confirm=(
+            "Cancel the backfills that wait?",
+            "Their firings that have not started are skipped; jobs and runs that were started go on.",
+            "Cancel them",
+        ),
+    )
+    def cancel_backfills_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _one(request, object_id, _cancel_backfills, "schedule has no waiting backfill now")
+
 
 _FIRING_HEADS = ("Due (UTC)", "Outcome", "Why or end", "Started")
 _Act = Callable[[Schedule, str], Any]
@@ -280,6 +293,10 @@ def _pause(schedule: Schedule, by: str) -> None:
 
 def _resume(schedule: Schedule, by: str) -> None:
     operations.resume_schedule(schedule, ports=ports.production_ports(), operator=by)
+
+
+def _cancel_backfills(schedule: Schedule, by: str) -> None:
+    operations.cancel_backfills(schedule, ports=ports.production_ports(), operator=by)
 
 
 def _each(request: HttpRequest, schedules: QuerySet[Schedule], act: _Act, done: str) -> None:

@@ -78,6 +78,10 @@ def test_a_backfill_asks_for_its_span(operator: Client) -> None:
     assert "4 firings of a backfill wait" in page
     operator.post(address, {"_form_submitted": "True", "begin": "2d", "end": "", "parallel": "on"})
     assert Firing.objects.filter(may_overlap=True, outcome="waiting").count() == 2
+    cancel = reverse("admin:schedules_schedule_cancel_backfills_one", args=[schedule.pk])
+    operator.post(cancel, {"_form_submitted": "True"})
+    assert not Firing.objects.filter(outcome="waiting").exists()
+    assert AuditEntry.objects.filter(action="cancel_backfills_of_schedule").exists()
 
 
 def test_a_viewer_has_no_actions(viewer: Client) -> None:

@@ -55,6 +55,7 @@ def test_a_schedule_is_triggered_backfilled_and_paused(client: Client) -> None:
     outcomes = [one.outcome for one in client.schedules.firings("nightly")]
     assert sorted(outcomes) == ["started", "waiting", "waiting", "waiting"]
     assert [one.outcome for one in client.schedules.firings("nightly", outcome="started")] == ["started"]
+    assert [client.schedules.cancel_backfills("nightly") for _ in range(2)] == [3, 0]
     paused = client.schedules.pause("nightly", reason="holidays")
     assert (paused.paused, paused.pause_reason, paused.next) == (True, "holidays", ())
     assert not client.schedules.resume("nightly").paused

@@ -157,6 +157,10 @@ class Backfilled(TypedDict):
     last: Instant
 
 
+class CancelledBackfills(TypedDict):
+    count: Annotated[int, about("Firings that waited; 0: none did.")]
+
+
 SchedulePage = page_of(ScheduleSummary)
 FiringPage = page_of(ShownFiring)
 
@@ -357,6 +361,24 @@ class StartBackfill(ScheduleView):
         )
         answer = {"count": len(done.dues), "first": done.dues[0], "last": done.dues[-1]}
         return Response(answer, status=200 if body.dry_run else 202)
+
+
+class CancelBackfills(ScheduleView):
+    @described(
+        "cancel_backfills",
+        "Cancel a schedule's backfills that wait",
+        answers={200: CancelledBackfills},
+        refusals=(403, 404),
+        parameters=(NAME,),
+        tag="schedules",
+        description="Their firings that wait become `skipped` with the reason `cancelled`. What was started "
+        "goes on.",
+    )
+    def post(self, request: Request, name: str) -> Response:
+        count = operations.cancel_backfills(
+            own_schedule(request, name), ports=self.ports, operator=operator_of(request)
+        )
+        return Response({"count": count})
 
 
 class PauseSchedule(ScheduleView):

@@ -5,6 +5,7 @@ from django.urls import URLPattern, path
 from .event_view import RunEvents
 from .explain_view import ExplainRun
 from .schedules import (
+    CancelBackfills,
     Firings,
     PauseSchedule,
     PreviewNew,
@@ -57,6 +58,7 @@ workflow_urls: list[URLPattern] = [
     path("schedules/<str:name>/preview", PreviewStored.as_view()),
     path("schedules/<str:name>/trigger", Trigger.as_view()),
     path("schedules/<str:name>/backfill", StartBackfill.as_view()),
+    path("schedules/<str:name>/backfill/cancel", CancelBackfills.as_view()),
     path("schedules/<str:name>/pause", PauseSchedule.as_view()),
     path("schedules/<str:name>/resume", ResumeSchedule.as_view()),
     path("schedules/<str:name>/firings", Firings.as_view()),

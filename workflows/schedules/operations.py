@@ -1,5 +1,5 @@
 """What people and clients do with schedules: store, delete, pause, resume, preview, trigger and backfill
-them."""
+them, and cancel backfills."""
 
 from __future__ import annotations
 
@@ -564,6 +564,22 @@ def backfill(
             statements.insert_all(rows)
             _audit(operator, "backfill", schedule, first=dues[0].isoformat(), last=dues[-1].isoformat())
     return Backfilled(dues, request)
+
+
+def cancel_backfills(schedule: Schedule, *, ports: Ports, operator: str | None = None) -> int:
+    """Skip the firings of a schedule's backfills that wait; return their number. What was started goes on.
+    Idempotent. operator: for the audit."""
+    with transaction.atomic():
+        # a lock, and a sweep that is about to start one of them finds another version
+        if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
+            raise UnknownSchedule
+        rows = Firing.objects.filter(schedule=schedule, outcome=Outcome.WAITING.value)
+        count = rows.exclude(backfill=NO_BACKFILL).update(
+            outcome=Outcome.SKIPPED.value, reason=Reason.CANCELLED.value, at=ports.clock.now()
+        )
+        if count:
+            _audit(operator, "cancel_backfills_of", schedule, firings=count)
+    return count
 
 
 def _check_room(schedule: Schedule, more: int) -> None:

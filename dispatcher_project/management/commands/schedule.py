@@ -30,14 +30,26 @@ from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
 
-_ACTIONS = ("list", "put", "show", "preview", "trigger", "backfill", "pause", "resume", "delete")
+_ACTIONS = (
+    "list",
+    "put",
+    "show",
+    "preview",
+    "trigger",
+    "backfill",
+    "cancel-backfills",
+    "pause",
+    "resume",
+    "delete",
+)
 _SHOWN = 10
 
 
 class Command(TerminalCommand):
     help = (
         "Schedules of a tenant: list them, store one from a JSON file, show it with its last firings, "
-        "preview its fire times, start it now, start past due times, pause, resume or delete it."
+        "preview its fire times, start it now, start past due times, cancel those that wait, pause, resume "
+        "or delete it."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -82,7 +94,7 @@ class Command(TerminalCommand):
                 "put takes a name and a JSON file" if action == "put" else f"{action} takes no file"
             )
         try:
-            getattr(self, f"_{action}")(options, ports)
+            getattr(self, f"_{action.replace('-', '_')}")(options, ports)
         except Problem as problem:
             raise CommandError(problem_text(problem)) from None
         except Refused as refused:
@@ -207,6 +219,13 @@ class Command(TerminalCommand):
             times = f"{_time(done.dues[0])} to {_time(done.dues[-1])}"
             pace = "" if options["parallel"] else ", one after the other: --parallel does not wait"
             self.print(f"{verb} {counted(len(done.dues), 'due time')}, {times} UTC{pace}")
+
+    def _cancel_backfills(self, options: dict[str, Any], ports: Ports) -> None:
+        count = operations.cancel_backfills(self._named(options), ports=ports, operator=cli_actor())
+        if self.as_json:
+            self.print_json({"count": count})
+        else:
+            self.print(f"cancelled {counted(count, 'waiting firing')} of backfills; what was started goes on")
 
     def _pause(self, options: dict[str, Any], ports: Ports) -> None:
         now = ports.clock.now()

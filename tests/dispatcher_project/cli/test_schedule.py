@@ -63,6 +63,9 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
     assert started["job_id"] in schedule("show", "nightly").said
     assert "3 firings of a backfill wait" in schedule("show", "nightly").said
     assert " 3 " in schedule().said
+    cancelled = schedule("cancel-backfills", "nightly").said
+    assert cancelled == "cancelled 3 waiting firings of backfills; what was started goes on\n"
+    assert schedule("cancel-backfills", "nightly", "--json").json == {"count": 0}
     assert schedule("pause", "nightly", "--reason", "holidays", "--json").json["paused"]
     paused = schedule("show", "nightly").said
     assert "holidays" in paused
@@ -79,7 +82,7 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
     entries = AuditEntry.objects.order_by("pk").values_list("action", "target")
     assert set(entries) == {
         (f"{action}_schedule", "schedule:acme/nightly")
-        for action in ("put", "trigger", "backfill", "pause", "resume", "delete")
+        for action in ("put", "trigger", "backfill", "cancel_backfills_of", "pause", "resume", "delete")
     }
 
 

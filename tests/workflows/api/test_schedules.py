@@ -137,6 +137,7 @@ def test_schedules_of_another_tenant_do_not_exist(acme: Account, other: Account)
         ("post", "/nightly/pause", None),
         ("post", "/nightly/resume", None),
         ("post", "/nightly/backfill", span),
+        ("post", "/nightly/backfill/cancel", None),
     ):
         assert call(other, method, path, body).status_code == 404, path
     assert create(other).status_code == 201
@@ -240,6 +241,7 @@ def test_a_key_for_reading_changes_nothing(acme: Account) -> None:
         ("post", ""),
         ("delete", "/nightly"),
         ("post", "/nightly/trigger"),
+        ("post", "/nightly/backfill/cancel"),
     ):
         assert call(acme, method, path, DAILY).status_code == 403
 
@@ -268,3 +270,8 @@ def test_a_schedule_shows_what_waits(acme: Account, clock: ManualClock, world: W
         {"due_at": "2025-12-01T01:30:00Z", "job_id": job.id, "run_id": None}
     ]
     assert "`parallel`" in shown["backfills"]["message"]
+    assert [call(acme, "post", "/nightly/backfill/cancel").json() for _ in range(2)] == [
+        {"count": 2},
+        {"count": 0},
+    ]
+    assert acme.client.get("/api/v1/schedules/nightly").json()["backlog"] is None

@@ -679,6 +679,24 @@ def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any)
     backfilled(stage, second, 1)
 
 
+def test_a_cancel_stops_the_backfills_that_wait_and_nothing_else(stage: Stage) -> None:
+    schedule = stage.put(overlap="queue_all")
+    stage.run_for(120)  # one of the timetable runs, one waits for it
+    now = stage.clock.now()
+    operations.backfill(schedule, now - timedelta(minutes=5), now, by="x", ports=stage.ports)
+    stage.sweep()  # the first one of the backfill runs
+    assert operations.cancel_backfills(schedule, ports=stage.ports) == 5
+    assert operations.cancel_backfills(schedule, ports=stage.ports) == 0
+    assert Job.objects.filter(finished_at=None).count() == 2, "what was started goes on"
+    assert Firing.objects.filter(backfill="", outcome="waiting").exists()
+    stage.end_jobs()
+    stage.run_for(10)
+    of_backfill = Firing.objects.exclude(backfill="").order_by("due_at")
+    assert list(of_backfill.values_list("outcome", "reason")) == [("started", "")] + [
+        ("skipped", "cancelled")
+    ] * (of_backfill.count() - 1)
+
+
 # -- backfills beside the timetable ------------------------------------------------------------------------
 
 

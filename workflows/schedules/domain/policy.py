@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """A newer firing took its place in the queue."""
     TOO_MANY_WAITING = "too_many_waiting"
     PAUSED = "paused"
+    CANCELLED = "cancelled"
+    """Its backfill was cancelled while it waited."""
     CHANGED = "changed"
     """A change of the timetable came first."""
     LATE = "late"
