@@ -11,9 +11,11 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
+from foundation.database.row_limits import free_places
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
@@ -75,7 +77,8 @@ def put_definition(
         if newest is not None and newest.sha256 == digest:
             return StoredVersion(newest, is_new=False)
         most = settings.DISPATCHER.workflow_versions
-        if Version.objects.filter(workflow__tenant_id=tenant_id)[:most].count() >= most:
+        versions = Version.objects.filter(workflow__tenant_id=tenant_id)
+        if free_places(f"versions of {tenant_id}", versions, most) <= 0:
             raise TooManyVersions(
                 f"The workflows of a tenant may have {most} versions in all. Versions stay as long as the "
                 "workflow: send what changes from run to run as inputs, or ask the operator to raise the "
@@ -117,7 +120,7 @@ def _make(tenant_id: int, name: str) -> None:
     if workflows.filter(name=name).exists():
         return
     most = settings.DISPATCHER.workflow_definitions
-    if workflows[:most].count() >= most:
+    if free_places(f"workflows of {tenant_id}", workflows, most) <= 0:
         raise TooManyWorkflows(
             f"A tenant may have {most} workflows. Store this definition as a version of one of them, or ask "
             "the operator to raise the limit."
@@ -213,13 +216,8 @@ def make_run(
         check_callback_url(callback_url, refused_origins(ports.registry))
     plan = read_definition(version.spec)
     check_inputs(plan.inputs, inputs, ports)
-    unfinished = Run.objects.filter(tenant_id=tenant_id, finished_at=None, depth=0)
-    most = settings.DISPATCHER.workflow_runs
-    if unfinished.count() >= most:
-        raise TooManyRuns(
-            f"A tenant may have {most} unfinished runs. Start this one when another has ended, or cancel "
-            "some: GET /runs?status=running lists them."
-        )
+    if _unfinished_runs(tenant_id).count() >= settings.DISPATCHER.workflow_runs:
+        raise _too_many_runs()  # before it costs tokens; `insert_run` decides
     _take_tokens(tenant_id, len(plan.nodes), ports)
     now = ports.clock.now()
     run = new_run(version, plan, inputs, now=now)
@@ -233,14 +231,33 @@ def make_run(
 
 def insert_run(run: Run, ports: Ports) -> None:
     """Insert a run with its first event; the caller opens the transaction, and sends the hint after it.
-    Raises Refused if the tenant's queue is full."""
+    Raises Refused if the tenant's queue is full, or it has too many runs."""
     now = run.created_at
+    _refuse_too_many_runs(run.tenant_id)
     if full := QueueLimits(now, [(run.tenant_id, "")], ports).refusal(run.tenant_id, ""):
         raise full
     run.save(force_insert=True)
     add_run_uses(run.id, run.tenant_id, run.inputs)
     data = {"version": run.version.number}
     RunEvent.objects.create(run=run, seq=1, type="started", at=now, data=data)
+
+
+def _unfinished_runs(tenant_id: int) -> QuerySet[Run]:
+    return Run.objects.filter(tenant_id=tenant_id, finished_at=None, depth=0)
+
+
+def _refuse_too_many_runs(tenant_id: int) -> None:
+    """Raise TooManyRuns if the transaction may not begin one more. The caller opens it."""
+    most = settings.DISPATCHER.workflow_runs
+    if free_places(f"runs of {tenant_id}", _unfinished_runs(tenant_id), most) <= 0:
+        raise _too_many_runs()
+
+
+def _too_many_runs() -> TooManyRuns:
+    return TooManyRuns(
+        f"A tenant may have {settings.DISPATCHER.workflow_runs} unfinished runs. Start this one when another "
+        "has ended, or cancel some: GET /runs?status=running lists them."
+    )
 
 
 def _take_tokens(tenant_id: int, nodes: int, ports: Ports) -> None:
@@ -307,7 +324,7 @@ def restart_run(
     and all nodes after them run again; the others keep their outputs. A map runs only its failed items again.
 
     by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode,
-    NothingToRestart.
+    NothingToRestart, TooManyRuns.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update().select_related("version").get(id=run_id)
@@ -315,6 +332,8 @@ def restart_run(
             raise RunNotFinished
         if run.erase_requested_at is not None:
             raise RunErased
+        if run.depth == 0:
+            _refuse_too_many_runs(run.tenant_id)
         plan = read_definition(run.version.spec)
         if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
             raise UnknownNode(f"There is no node {unknown[0][:64]}.")

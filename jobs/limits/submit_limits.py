@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 import structlog
@@ -36,6 +35,7 @@ from django.db import connection
 from django.db.models import F, Sum
 
 from foundation.database import statements
+from foundation.database.row_limits import lock_limits
 from foundation.texts import counted
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Tokens
@@ -261,10 +261,6 @@ class _Limit:
     rows: Mapping[str, Any]
     is_rough: bool = False
 
-    @property
-    def lock(self) -> int:
-        return int.from_bytes(blake2b(self.name.encode(), digest_size=8).digest(), "big", signed=True)
-
     def free_places(self) -> int:
         # reads only the state, so that the count needs no more than the index
         rows = Job.objects.filter(state__in=_STATES, **self.rows).order_by().values("state")
@@ -368,15 +364,13 @@ def _lock_margin() -> int:
 
 
 def _lock(limits: Iterable[_Limit], patience_seconds: float | None) -> None:
-    """Lock the limits until the transaction ends, all in one statement and in one order, so that two batches
-    can't deadlock."""
-    locks = sorted(limit.lock for limit in limits)
-    with connection.cursor() as cursor:
-        if patience_seconds is not None:
+    """Lock the limits until the transaction ends."""
+    if patience_seconds is not None:
+        with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('lock_timeout', %s, true)", [f"{patience_seconds * 1000:.0f}ms"]
             )
-        cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])
+    lock_limits(limit.name for limit in limits)
 
 
 def max_queued_seconds(tenant_id: int, model: str, ports: Ports) -> float | None:

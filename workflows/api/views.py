@@ -345,7 +345,7 @@ class RestartRun(WorkflowView):
         "restart_run",
         "Run the failed nodes of a run again, and all nodes after them",
         answers={202: answers.Run},
-        refusals=(403, 404, 409),
+        refusals=(403, 404, 409, 429),
         body=bodies.RestartRun,
         body_required=False,
         parameters=(RUN_ID,),

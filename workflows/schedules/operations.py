@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from foundation.database import statements
+from foundation.database.row_limits import free_places
 from foundation.http_api.problems import FieldError, Problem, validation_problem
 from foundation.ids import ID_LENGTH, new_id
 from gpus.registry.audit import record
@@ -185,11 +186,12 @@ def create_schedule(schedule: Schedule, operator: str | None = None) -> Schedule
     """Insert the row of `read_schedule`. operator: for the audit. Raises ScheduleExists, TooManySchedules,
     Problem 422."""
     _refuse_without_due_time(schedule)
-    most = settings.DISPATCHER.schedules
-    if Schedule.objects.filter(tenant_id=schedule.tenant_id).count() >= most:
-        raise TooManySchedules(f"A tenant may have {most} schedules.")
+    most, tenant_id = settings.DISPATCHER.schedules, schedule.tenant_id
     try:
         with transaction.atomic():
+            rows = Schedule.objects.filter(tenant_id=tenant_id)
+            if free_places(f"schedules of {tenant_id}", rows, most) <= 0:
+                raise TooManySchedules(f"A tenant may have {most} schedules.")
             schedule.save(force_insert=True)
             _audit(operator, "put", schedule)
     except IntegrityError:
@@ -586,7 +588,8 @@ def _check_room(schedule: Schedule, more: int) -> None:
     """Raise TooManyBackfilled if the tenant may not have so many more due times of backfills that wait."""
     most = settings.DISPATCHER.schedule_backfills
     waiting = Firing.objects.filter(outcome=Outcome.WAITING.value, schedule__tenant=schedule.tenant_id)
-    if waiting.exclude(backfill=NO_BACKFILL)[:most].count() + more > most:
+    rows = waiting.exclude(backfill=NO_BACKFILL)
+    if free_places(f"backfills of {schedule.tenant_id}", rows, most) < more:
         raise TooManyBackfilled(
             f"Of a tenant's backfills {most} due times may wait (DISPATCHER_SCHEDULE_BACKFILLS). Send this "
             "one when earlier ones have started."

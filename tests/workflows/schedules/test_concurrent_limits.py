@@ -1,0 +1,115 @@
+"""Limits on a tenant's schedules, backfills, workflows and runs are exact under concurrent requests, on every
+database."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from foundation.http_api.problems import Problem
+from jobs.domain.errors import Refused
+from tests.workflows.schedules.conftest import Stage
+from workflows import operations as workflow_operations
+from workflows.models import Run, Workflow
+from workflows.schedules import operations
+from workflows.schedules.models import Firing, Schedule
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+THREADS = 6
+FILM: dict[str, Any] = {"nodes": {"a": {"model": "zimg", "payload": {}}}}
+
+
+def at_once(act: Callable[[int, Callable[[], object]], object]) -> Counter[str]:
+    """Return the outcomes of concurrent calls. act: called with a number, and a function that waits until all
+    have come as far."""
+    together = threading.Barrier(THREADS)
+
+    def run(number: int) -> str:
+        try:
+            act(number, lambda: together.wait(30))
+            return "done"
+        except (Refused, Problem) as refused:
+            return refused.code
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return Counter(pool.map(run, range(THREADS)))
+
+
+def limit(settings: Any, **limits: int) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
+
+
+def test_of_concurrent_schedules_one_is_created(stage: Stage, settings: Any) -> None:
+    limit(settings, schedules=1)
+
+    def create(number: int, wait: Callable[[], object]) -> None:
+        row = operations.read_schedule(stage.tenant.pk, f"s{number}", stage.body(), ports=stage.ports)
+        wait()
+        operations.create_schedule(row)
+
+    assert at_once(create) == {"done": 1, "too_many_schedules": THREADS - 1}
+    assert Schedule.objects.count() == 1
+
+
+def test_of_concurrent_backfills_of_two_schedules_as_many_wait_as_may(stage: Stage, settings: Any) -> None:
+    limit(settings, schedule_backfills=4)
+    schedules = [stage.put(f"s{number}", cron="0 * * * *") for number in range(THREADS)]
+    end = stage.clock.now()
+
+    def backfill(number: int, wait: Callable[[], object]) -> None:
+        wait()
+        begin = end - timedelta(hours=2)  # three due times
+        operations.backfill(schedules[number], begin, end, by="x", ports=stage.ports)
+
+    assert at_once(backfill) == {"done": 1, "too_many_backfilled": THREADS - 1}
+    assert Firing.objects.count() == 3
+
+
+def test_of_concurrent_workflows_one_is_stored(stage: Stage, settings: Any) -> None:
+    limit(settings, workflow_definitions=1)
+
+    def put(number: int, wait: Callable[[], object]) -> None:
+        wait()
+        workflow_operations.put_definition(stage.tenant.pk, f"w{number}", FILM, ports=stage.ports)
+
+    assert at_once(put) == {"done": 1, "too_many_workflows": THREADS - 1}
+    assert Workflow.objects.count() == 1
+
+
+def test_of_concurrent_runs_one_is_started(stage: Stage, settings: Any) -> None:
+    limit(settings, workflow_runs=1)
+    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+
+    def start(number: int, wait: Callable[[], object]) -> None:
+        run = workflow_operations.make_run(stage.tenant.pk, "film", None, ports=stage.ports)
+        wait()  # none has found the tenant full
+        with workflow_operations.transaction.atomic():
+            workflow_operations.insert_run(run, stage.ports)
+
+    assert at_once(start) == {"done": 1, "too_many_runs": THREADS - 1}
+    assert Run.objects.count() == 1
+
+
+def test_restarts_count_for_the_limit_of_runs(stage: Stage, settings: Any) -> None:
+    limit(settings, workflow_runs=1)
+    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    ended = workflow_operations.start_run(stage.tenant.pk, "film", None, ports=stage.ports).run
+    Run.objects.update(
+        state="cancelled",
+        finished_at=stage.clock.now(),
+        node_states=dict.fromkeys(ended.node_states, "cancelled"),
+    )
+    workflow_operations.start_run(stage.tenant.pk, "film", None, ports=stage.ports)
+    with pytest.raises(Refused) as refused:
+        workflow_operations.restart_run(ended.id, ports=stage.ports)
+    assert refused.value.code == "too_many_runs"
