@@ -44,6 +44,14 @@ class TooManyPromised(ArtifactRefused):
     retry_after_seconds = 10.0
 
 
+class TooManyRunOutputs(ArtifactRefused):
+    """Runs of the tenant have too many outputs that are no artifacts."""
+
+    code = "too_many_run_outputs"
+    status = 429
+    retry_after_seconds = 60.0
+
+
 class BeingRemoved(ArtifactRefused):
     """An artifact with the same content is being removed. Try again in a few seconds."""
 

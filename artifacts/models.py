@@ -112,12 +112,14 @@ class ArtifactUse(models.Model):
 
 
 class RunUpload(models.Model):
-    """An output that a GPU server has promised to upload during an attempt. It becomes an artifact under this
-    id if the attempt completes with a result that names it. artifact: the id."""
+    """An output that a run has saved, or that its GPU server has promised to upload. It becomes an artifact
+    under this id if the attempt completes with a result that names it, and counts for its tenant before that
+    (`artifacts.reservations`). artifact: the id."""
 
     id = models.BigAutoField(primary_key=True)
     attempt = models.CharField(max_length=26)
     artifact = models.CharField(max_length=26)
+    tenant_id = models.BigIntegerField(db_default=0)
     sha256 = models.CharField(max_length=64)
     bytes = models.BigIntegerField()
     content_type = models.CharField(max_length=127, blank=True, default="")
@@ -128,7 +130,10 @@ class RunUpload(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["attempt", "sha256"], name="one_upload_per_run_and_content")
         ]
-        indexes = [models.Index(fields=["created_at"], name="run_upload_age_idx")]
+        indexes = [
+            models.Index(fields=["created_at"], name="run_upload_age_idx"),
+            models.Index(fields=["tenant_id", "created_at"], name="run_upload_of_tenant_idx"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.attempt} {self.artifact}"

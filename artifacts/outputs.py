@@ -2,7 +2,7 @@
 transaction that ends it: the bytes of a run whose end does not count are objects without a row, which the
 sweep `unknown_objects` removes.
 
-The order: `keep_existing` before the bytes are written, `secure` right before the end is queued, `record`
+The order: `new_output` before the bytes are written, `secure` right before the end is queued, `record`
 in its transaction. `secure` makes sure that no sweep removes an object in between.
 """
 
@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Sum
 
 from artifacts.errors import BeingRemoved
 from artifacts.keys import ObjectKey
-from artifacts.models import Artifact
+from artifacts.models import Artifact, RunUpload
 from artifacts.refs import ref
+from artifacts.reservations import insert_reservation, require_room
 from artifacts.store.contract import Store
 from artifacts.store.presence import find_expected
-from artifacts.uploads import SNIFFED_BYTES, check_quota, recognised_type
+from artifacts.uploads import SNIFFED_BYTES, recognised_type
 from artifacts.uses import add_uses
 from foundation.ids import new_id
 
@@ -92,14 +92,43 @@ class OutputsChanged(Exception):
 
 
 def new_output(
-    tenant_id: int, sha256: str, size: int, *, content_type: str = "", name: str = "", now: datetime
+    tenant_id: int,
+    attempt_id: str,
+    sha256: str,
+    size: int,
+    *,
+    content_type: str = "",
+    name: str = "",
+    now: datetime,
 ) -> SavedOutput:
-    """Return an output about to be saved, under the id of the tenant's artifact with the same content, if
-    there is one; that one then stays for `SECURED_TIME`."""
+    """Return an output about to be saved, for which the tenant has room.
+
+    It has the id of the tenant's artifact with the same content, if there is one; that one then stays for
+    `SECURED_TIME`. Raises BeingRemoved, ArtifactQuotaFull and TooManyRunOutputs.
+    """
+    row = RunUpload(
+        tenant_id=tenant_id,
+        attempt=attempt_id,
+        sha256=sha256,
+        bytes=size,
+        content_type=content_type,
+        name=name,
+        created_at=now,
+    )
     with transaction.atomic():
-        known = _keep_existing(tenant_id, [sha256], now).get(sha256)
-    artifact_id = known.pk if known is not None else new_id(now.timestamp())
-    return SavedOutput(artifact_id, sha256, size, content_type, name)
+        row, is_new = reserve(row, now)
+    if is_new:
+        require_room(row, now)
+    return SavedOutput(row.artifact, sha256, size, content_type, name)
+
+
+def reserve(row: RunUpload, now: datetime) -> tuple[RunUpload, bool]:
+    """Insert a run's output inside a transaction, under the id that its artifact will have; return it, or the
+    same one of before, and whether it needs `require_room` after the commit. Raises BeingRemoved."""
+    known = _keep_existing(row.tenant_id, [row.sha256], now).get(row.sha256)
+    row.artifact = known.pk if known is not None else new_id(now.timestamp())
+    row, is_new = insert_reservation(row)
+    return row, is_new and known is None
 
 
 def _keep_existing(tenant_id: int, hashes: Iterable[str], now: datetime) -> dict[str, Artifact]:
@@ -129,14 +158,10 @@ def secure(
     """Check that the store has these objects, and keep them until their rows are written; return the outputs
     under the ids that their rows will have.
 
-    Raises OutputMissing, BeingRemoved, ArtifactQuotaFull and StoreError.
+    Raises OutputMissing, BeingRemoved and StoreError.
     """
     with transaction.atomic():
         rows = _keep_existing(tenant_id, (one.sha256 for one in outputs), now)
-    new = {one.sha256: one.bytes for one in outputs if one.sha256 not in rows}
-    if new and settings.DISPATCHER.tenant_artifact_bytes:
-        used = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None).aggregate(bytes=Sum("bytes"))
-        check_quota(used["bytes"] or 0, sum(new.values()))
     keys = [ObjectKey(tenant_id, one.sha256) for one in outputs]
     if len(keys) < 2:
         found = [find_expected(store, key) for key in keys]
@@ -191,6 +216,7 @@ def record(secured: Secured, maker: Maker, now: datetime) -> Mapping[str, str]:
             _store_promised(row, by_hash[row.sha256], now)
     result_id = None if result is None else names[result.id]
     add_uses(maker.job, sorted(row.pk for row in rows.values()), result_id)
+    RunUpload.objects.filter(attempt=maker.attempt, sha256__in=by_hash).delete()  # the artifacts count now
     return names
 
 

@@ -22,6 +22,7 @@ from django.db.models import Exists, OuterRef
 from artifacts.errors import InUse
 from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, ArtifactUse, RunUpload
+from artifacts.reservations import OPEN_TIME
 from artifacts.store.contract import Store, StoredObject, StoreError
 from foundation.ids import new_id
 
@@ -147,8 +148,8 @@ def forget_gone(now: datetime, most: int) -> int:
 
 
 def forget_uploads(now: datetime, most: int) -> int:
-    """Delete promises of runs that were made longer ago than an unused artifact is kept."""
-    made = now - timedelta(days=settings.DISPATCHER.artifact_days)
+    """Delete outputs of runs that were saved or promised longer ago than an unused artifact is kept."""
+    made = now - max(timedelta(days=settings.DISPATCHER.artifact_days), OPEN_TIME)
     ids = list(RunUpload.objects.filter(created_at__lt=made).values_list("pk", flat=True)[:most])
     RunUpload.objects.filter(pk__in=ids).delete()
     return len(ids)

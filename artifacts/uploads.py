@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Count, Q, Sum
 
 from artifacts.errors import (
     ArtifactBytesDiffer,
-    ArtifactQuotaFull,
     ArtifactTooLarge,
     BeingRemoved,
     NotUploaded,
@@ -27,6 +26,8 @@ from artifacts.errors import (
     TooManyPromised,
 )
 from artifacts.models import Artifact
+from artifacts.quota import check_quota, lock_tenant
+from artifacts.reservations import reserved
 from artifacts.store.contract import (
     NoSuchObject,
     SignedRequest,
@@ -129,7 +130,7 @@ def _row_for(wanted: Wanted, now: datetime) -> tuple[Artifact, str]:
     replaces."""
     limits = settings.DISPATCHER
     with transaction.atomic():
-        _lock_tenant(wanted.tenant_id)
+        lock_tenant(wanted.tenant_id)
         row = (
             Artifact.objects.select_for_update()
             .filter(tenant_id=wanted.tenant_id, sha256=wanted.sha256, removed_at=None)
@@ -143,7 +144,7 @@ def _row_for(wanted: Wanted, now: datetime) -> tuple[Artifact, str]:
             raise ArtifactBytesDiffer(
                 f"An artifact with this SHA-256 has {row.bytes} bytes, not {wanted.bytes}."
             )
-        _check_quota(wanted, replaces=row)
+        _check_quota(wanted, now, replaces=row)
         expires_at = now + timedelta(seconds=limits.artifact_promise_seconds)
         fresh = Artifact(
             id=new_id(now.timestamp()) if row is None else row.id,
@@ -173,38 +174,19 @@ def _renewed(row: Artifact, now: datetime, unused_seconds: float | None) -> Arti
     return row
 
 
-def _check_quota(wanted: Wanted, *, replaces: Artifact | None) -> None:
+def _check_quota(wanted: Wanted, now: datetime, *, replaces: Artifact | None) -> None:
     """Raise ArtifactQuotaFull or TooManyPromised. replaces: a promise that the new one takes the place of."""
     limits = settings.DISPATCHER
     rows = Artifact.objects.filter(tenant_id=wanted.tenant_id, removed_at=None)
     if replaces is not None:
         rows = rows.exclude(pk=replaces.pk)
     used = rows.aggregate(bytes=Sum("bytes"), promised=Count("pk", filter=Q(state=State.PROMISED)))
-    check_quota(used["bytes"] or 0, wanted.bytes)
+    check_quota((used["bytes"] or 0) + reserved(wanted.tenant_id, now).bytes, wanted.bytes)
     if used["promised"] >= limits.tenant_promised_artifacts:
         raise TooManyPromised(
             f"{limits.tenant_promised_artifacts} uploads are promised and not complete, the most at once "
             "(DISPATCHER_TENANT_PROMISED_ARTIFACTS). Complete or delete some."
         )
-
-
-def check_quota(used: int, more: int) -> None:
-    """Raise ArtifactQuotaFull if a tenant with `used` bytes may not have so many more."""
-    most = settings.DISPATCHER.tenant_artifact_bytes
-    if most and used + more > most:
-        raise ArtifactQuotaFull(
-            f"The tenant's artifacts may have {most} bytes (DISPATCHER_TENANT_ARTIFACT_BYTES); they have "
-            f"{used}, and new ones {more}. Delete some."
-        )
-
-
-def _lock_tenant(tenant_id: int) -> None:
-    """Let promises of a tenant follow each other, so that they see each other's bytes. SQLite has one
-    writer."""
-    if connection.vendor == "postgresql":
-        digest = hashlib.blake2b(f"artifacts {tenant_id}".encode(), digest_size=8).digest()
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [int.from_bytes(digest, "big", signed=True)])
 
 
 # -- confirming -------------------------------------------------------------------------------

@@ -317,7 +317,11 @@ class DispatcherSettings:
     url_fetches_per_tenant: int = 8
     """The same for one tenant."""
     tenant_artifact_bytes: int = 100 * 1024 * 1024 * 1024
-    """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
+    """Bytes of a tenant's artifacts, with those whose upload is promised and with outputs of its runs that
+    are no artifacts (yet); more get 429, or end a run as `output_refused`. 0: no limit."""
+    tenant_run_outputs: int = 20_000
+    """Outputs of a tenant's runs, saved within 25 hours, that are no artifacts: of runs that go on, have
+    failed, or did not name them in their result. More get 429, or end their run as `output_refused`."""
     tenant_promised_artifacts: int = 1000
     """Artifacts of a tenant whose upload is promised and not complete; more get 429."""
     inline_result_bytes: int = 256 * 1024
@@ -483,6 +487,7 @@ _AT_LEAST_ONE = (
     "url_fetches",
     "url_fetches_per_tenant",
     "tenant_promised_artifacts",
+    "tenant_run_outputs",
     "run_artifacts",
     "run_artifact_bytes",
     "answer_file_bytes",

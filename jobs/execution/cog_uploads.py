@@ -59,7 +59,8 @@ def admit_upload(attempt: CogAttempt, length: int, ports: Ports) -> None:
 def keep_upload(attempt: CogAttempt, file: LocalFile, ports: Ports) -> str:
     """Store a file as an upload of its attempt; return the URL that stands for it in the result.
 
-    Raises AttemptOver, TooManyRunArtifacts, ArtifactQuotaFull, BeingRemoved and StoreError.
+    Raises AttemptOver, TooManyRunArtifacts, TooManyRunOutputs, ArtifactQuotaFull, BeingRemoved and
+    StoreError.
     """
     wanted = WantedOutput(file.sha256, file.length, type_of(file.head(), file.media_type) or "", file.name)
     promised = promise_output(attempt.job_id, attempt.id, wanted, ports)

@@ -16,7 +16,7 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
-from artifacts.errors import ArtifactQuotaFull, BeingRemoved
+from artifacts.errors import ArtifactQuotaFull, BeingRemoved, TooManyRunOutputs
 from artifacts.keys import SHA256, ObjectKey
 from artifacts.outputs import Maker, OutputMissing, SavedOutput, Secured, new_output, secure
 from artifacts.refs import MARK, REF, only_ref, rename_refs
@@ -102,12 +102,22 @@ class RunOutputs:
         tenant_id, now = int(self._lease.tenant), self._ports.clock.now()
         content_type = content_type or recognised_type(first)
         try:
-            output = new_output(tenant_id, sha256, size, content_type=content_type, name=name, now=now)
+            output = new_output(
+                tenant_id,
+                self._lease.attempt_id,
+                sha256,
+                size,
+                content_type=content_type,
+                name=name,
+                now=now,
+            )
             connection.close()  # not needed while the store reads the file
             file.seek(0)
             self._ports.artifact_store.write(ObjectKey(tenant_id, sha256), size, _chunks(file))
         except WrongBytes:
             raise OutputRefused("A file of the run changed while it was saved.") from None
+        except (ArtifactQuotaFull, TooManyRunOutputs) as full:
+            raise OutputRefused(str(full)) from None
         except (StoreError, BeingRemoved, DatabaseError) as error:
             raise _unavailable(error) from None
         return output
@@ -238,8 +248,6 @@ class RunOutputs:
             connection.close()
         except OutputMissing as missing:
             raise OutputNotStored(f"An output of the run is missing. {missing}") from None
-        except ArtifactQuotaFull as full:
-            raise OutputRefused(str(full)) from None
         except (StoreError, BeingRemoved, DatabaseError) as error:
             raise _unavailable(error) from None
         return Secured(secured, int(lease.tenant), now)

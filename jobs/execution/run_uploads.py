@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import Count, Sum
 
 from artifacts.errors import ArtifactTooLarge
 from artifacts.keys import SHA256
 from artifacts.models import Artifact, RunUpload
-from artifacts.outputs import SavedOutput, new_output
+from artifacts.outputs import SavedOutput, reserve
 from artifacts.refs import only_ref, ref
+from artifacts.reservations import require_room
 from artifacts.store.contract import SignedRequest
-from artifacts.uploads import check_quota
 from jobs.domain.errors import AttemptOver, TooManyRunArtifacts
 from jobs.execution.pushed_results import read_attempt
 from jobs.models import Job
@@ -48,7 +48,8 @@ def promise_output(job_id: str, attempt_id: str, wanted: WantedOutput, ports: Po
     """Promise an output of a running attempt; the same one again gets the same id.
 
     Returns None if the job does not exist or the attempt belongs to another job. Raises AttemptOver,
-    TooManyRunArtifacts, ArtifactTooLarge, ArtifactQuotaFull, BeingRemoved and StoreError.
+    TooManyRunArtifacts, TooManyRunOutputs, ArtifactTooLarge, ArtifactQuotaFull, BeingRemoved and
+    StoreError.
     """
     found = read_attempt(job_id, attempt_id, ports)
     if found is None:
@@ -64,17 +65,16 @@ def promise_output(job_id: str, attempt_id: str, wanted: WantedOutput, ports: Po
         )
     row = RunUpload.objects.filter(attempt=attempt_id, sha256=wanted.sha256).first()
     if row is None:
-        output = new_output(tenant_id, wanted.sha256, wanted.bytes, now=now)
         new = RunUpload(
             attempt=attempt_id,
-            artifact=output.id,
+            tenant_id=tenant_id,
             sha256=wanted.sha256,
             bytes=wanted.bytes,
             content_type=wanted.content_type,
             name=wanted.name,
             created_at=now,
         )
-        row = _insert(new, job_id, tenant_id)
+        row = _inserted(new, job_id)
     key = Artifact(tenant_id=tenant_id, sha256=row.sha256).key
     stored = store.find(key)
     if stored is not None and stored.bytes == row.bytes:
@@ -82,33 +82,30 @@ def promise_output(job_id: str, attempt_id: str, wanted: WantedOutput, ports: Po
     return PromisedOutput(row.artifact, store.sign_put(key, row.bytes, limits.artifact_url_seconds))
 
 
-def _insert(row: RunUpload, job_id: str, tenant_id: int) -> RunUpload:
-    """Insert a promise, or return the same one that was made meanwhile. Raises TooManyRunArtifacts,
-    ArtifactQuotaFull."""
-    limits = settings.DISPATCHER
+def _inserted(new: RunUpload, job_id: str) -> RunUpload:
+    """Insert an output, or return the same one that was promised meanwhile. Raises as `promise_output`."""
     with transaction.atomic():
         Job.objects.select_for_update().only("id").get(id=job_id)  # uploads of a run follow each other
-        rows = RunUpload.objects.filter(attempt=row.attempt)
-        used = rows.aggregate(count=Count("pk"), bytes=Sum("bytes"))
-        if used["count"] >= limits.run_artifacts:
-            raise TooManyRunArtifacts(
-                f"A run may save {limits.run_artifacts} artifacts (DISPATCHER_RUN_ARTIFACTS)."
-            )
-        if (used["bytes"] or 0) + row.bytes > limits.run_artifact_bytes:
-            raise TooManyRunArtifacts(
-                f"The artifacts of a run may have {limits.run_artifact_bytes} bytes "
-                f"(DISPATCHER_RUN_ARTIFACT_BYTES); they have {used['bytes'] or 0}, this one {row.bytes}."
-            )
-        if limits.tenant_artifact_bytes:
-            of_tenant = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None)
-            stored = of_tenant.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-            check_quota(stored, (used["bytes"] or 0) + row.bytes)
-        try:
-            with transaction.atomic():
-                row.save(force_insert=True)
-        except IntegrityError:  # the same promise at the same time
-            row = RunUpload.objects.get(attempt=row.attempt, sha256=row.sha256)
+        _require_room_of_run(new.attempt, new.bytes)
+        row, is_new = reserve(new, new.created_at)
+    if is_new:
+        require_room(row, new.created_at)
     return row
+
+
+def _require_room_of_run(attempt_id: str, size: int) -> None:
+    """Raise TooManyRunArtifacts if an attempt may not promise an output of `size` bytes more."""
+    limits = settings.DISPATCHER
+    used = RunUpload.objects.filter(attempt=attempt_id).aggregate(count=Count("pk"), bytes=Sum("bytes"))
+    if used["count"] >= limits.run_artifacts:
+        raise TooManyRunArtifacts(
+            f"A run may save {limits.run_artifacts} artifacts (DISPATCHER_RUN_ARTIFACTS)."
+        )
+    if (used["bytes"] or 0) + size > limits.run_artifact_bytes:
+        raise TooManyRunArtifacts(
+            f"The artifacts of a run may have {limits.run_artifact_bytes} bytes "
+            f"(DISPATCHER_RUN_ARTIFACT_BYTES); they have {used['bytes'] or 0}, this one {size}."
+        )
 
 
 def with_uploads(result: Any, attempt_id: str) -> tuple[Any, list[SavedOutput]]:

@@ -23,7 +23,7 @@ MAKER = Maker(new_id(), new_id(), 1)
 
 def saved(stage: Stage, data: bytes) -> SavedOutput:
     digest = hashlib.sha256(data).hexdigest()
-    output = new_output(7, digest, len(data), now=datetime.now(UTC))
+    output = new_output(7, MAKER.attempt, digest, len(data), now=datetime.now(UTC))
     pieces = (data[first : first + 1_000_000] for first in range(0, len(data), 1_000_000))
     stage.store.write(ObjectKey(7, digest), len(data), pieces)
     return output

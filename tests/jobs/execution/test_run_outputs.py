@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from artifacts.models import Artifact, ArtifactUse
-from artifacts.outputs import Maker, SavedOutput, Secured, secure
+from artifacts.models import Artifact, ArtifactUse, RunUpload
+from artifacts.outputs import Maker, SavedOutput, Secured, new_output, secure
 from artifacts.refs import ref
 from artifacts.removal import remove_now, remove_unknown
 from artifacts.store.contract import StoreUnavailable
@@ -311,6 +311,19 @@ def test_a_tenant_over_its_quota_gets_no_output(shop, settings) -> None:
     Job.objects.all().delete()
     artifact_of(PICTURE)  # the same content takes no more room
     assert run_once(shop, save_picture).state == JobState.COMPLETED
+
+
+def test_runs_at_the_same_time_never_exceed_the_quota_together(shop, settings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=len(PICTURE) + 10)
+    tenant_id, now = make_tenant("acme").pk, shop.ports.clock.now()
+    digest = hashlib.sha256(PICTURE).hexdigest()
+    new_output(tenant_id, new_id(), digest, len(PICTURE), now=now)  # of a run that has not ended
+    failed = run_once(shop, lambda run: run.save(io.BytesIO(b"x" * 11)), until=JobState.FAILED)
+    assert failed.error_code == OutputRefused.code
+    assert f"they have {len(PICTURE)}, and new ones 11" in failed.error_message
+    assert not list(shop.ports.artifact_store.objects()), "nothing was written"
+    assert run_once(shop, lambda run: run.save(io.BytesIO(b"y" * 10))).state == JobState.COMPLETED
+    assert RunUpload.objects.get().sha256 == digest, "what became an artifact counts as one"
 
 
 def test_the_outputs_of_a_run_are_bounded(shop, settings) -> None:

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 import pytest
 from django.db import connection
 
-from artifacts.errors import ArtifactQuotaFull, ArtifactTooLarge
+from artifacts.errors import ArtifactQuotaFull, ArtifactTooLarge, TooManyRunOutputs
 from artifacts.models import Artifact, ArtifactUse, RunUpload
 from artifacts.refs import ref
 from artifacts.removal import forget_uploads
+from artifacts.uploads import Wanted, promise
 from foundation.ids import new_id
 from foundation.secrets import verified
 from gpus.errors import OutputNotStored
@@ -263,6 +264,28 @@ def test_the_quota_of_the_tenant_counts(shop, running, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=100)
     with pytest.raises(ArtifactQuotaFull):
         promised(shop, *running, b"x" * 101)
+
+
+def test_uploads_of_parallel_attempts_count_together_until_they_are_artifacts_or_removed(
+    shop, running, settings
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=100)
+    now = shop.ports.clock.now()
+    job, attempt = running
+    other = make_job("m", at=now)
+    its_attempt = make_running(other, slot="gpu-1/1", at=now)
+    promised(shop, job, attempt, b"a" * 60)
+    promised(shop, other, its_attempt, b"a" * 60)  # the same bytes take their room once
+    with pytest.raises(ArtifactQuotaFull, match=r"have 100 bytes \(.*they have 60, and new ones 41"):
+        promised(shop, other, its_attempt, b"b" * 41)
+    assert RunUpload.objects.count() == 2, "what is refused takes no room"
+    with pytest.raises(ArtifactQuotaFull):  # nor may a client promise it
+        promise(Wanted(job.tenant_id, "c" * 64, 41), shop.ports.artifact_store, now)
+    settings.DISPATCHER = replace(settings.DISPATCHER, tenant_run_outputs=1)
+    with pytest.raises(TooManyRunOutputs, match=r"1 outputs .*DISPATCHER_TENANT_RUN_OUTPUTS"):
+        promised(shop, other, its_attempt, b"b")
+    RunUpload.objects.update(created_at=now - timedelta(hours=26))  # the sweep has removed their objects
+    promised(shop, other, its_attempt, b"b" * 100)
 
 
 def test_a_token_is_of_one_job_and_ends_with_its_attempt(shop, running) -> None:
