@@ -107,10 +107,16 @@ def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> P
 
 def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
     allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
+
+    def result_schema(model: str) -> Any:
+        found = ports.registry.model_spec(model)
+        return True if found is None or found.result_schema is None else found.result_schema
+
     return read_definition(
         spec,
         limits=Limits(settings.DISPATCHER.workflow_bytes, settings.DISPATCHER.workflow_nodes),
         has_model=lambda model: ports.registry.model_spec(model) is not None and allowed.covers(model),
+        result_schema=result_schema,
     )
 
 

@@ -13,6 +13,7 @@ from foundation.http_api.json_body import pointer_to, read_body
 from foundation.http_api.problems import FieldError, validation_problem
 from foundation.json_text import canonical_json
 from workflows.definition.body import DEFAULT, Definition, Human, NodeBody, Signal, Wait
+from workflows.definition.result_paths import is_ruled_out, path_of
 from workflows.domain.plan import (
     ERROR,
     INDEX,
@@ -27,7 +28,7 @@ from workflows.domain.plan import (
     Plan,
     RunningOnFailure,
 )
-from workflows.domain.template import Path, TemplateError, references
+from workflows.domain.template import Path, Reference, TemplateError, references
 
 _KIND_FIELDS: dict[NodeKind, frozenset[str]] = {
     NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds", "cache", "near"}),
@@ -43,6 +44,10 @@ def _any_model(name: str) -> bool:
     return True
 
 
+def _any_result(model: str) -> Any:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """max_bytes: of the canonical JSON. nodes: most nodes."""
@@ -52,10 +57,14 @@ class Limits:
 
 
 def read_definition(
-    value: Any, *, limits: Limits = Limits(), has_model: Callable[[str], bool] = _any_model
+    value: Any,
+    *,
+    limits: Limits = Limits(),
+    has_model: Callable[[str], bool] = _any_model,
+    result_schema: Callable[[str], Any] = _any_result,
 ) -> Plan:
-    """Return the plan of a definition. has_model: whether a model of that name may be used. Raises Problem
-    422."""
+    """Return the plan of a definition. has_model: whether a model of that name may be used. result_schema: of
+    a model; True: any result. Raises Problem 422."""
     size = len(canonical_json(value).encode()) if isinstance(value, dict) else 0
     if size > limits.max_bytes:
         _refuse(
@@ -72,7 +81,7 @@ def read_definition(
             f"A definition may have up to {limits.nodes} nodes, not {len(body.nodes)}. Use a map for nodes "
             "that differ only in their data, or sub-workflows.",
         )
-    reader = _Reader(body, has_model)
+    reader = _Reader(body, has_model, result_schema)
     plan = reader.plan()
     if reader.errors:
         raise validation_problem(sorted(reader.errors, key=lambda error: error.pointer))
@@ -90,6 +99,7 @@ class _Reader:
 
     body: Definition
     has_model: Callable[[str], bool]
+    result_schema: Callable[[str], Any]
     errors: list[FieldError] = field(default_factory=list)
 
     def plan(self) -> Plan | None:
@@ -252,8 +262,27 @@ class _Reader:
                 self._error(found.path, "invalid_expression", f"{found}.")
             else:
                 self._check_names(found.expression.names, found.path, allowed)
+                self._check_result(found)
                 names |= found.expression.names
         return names
+
+    def _check_result(self, found: Reference) -> None:
+        """Check a path into a node's output against the `result_schema` of its model. One with a default may
+        select nothing."""
+        steps = path_of(found.expression)
+        if not steps or found.has_default:
+            return
+        node = self.body.nodes.get(str(steps[0]))
+        if node is None or node.model is None:
+            return
+        path = steps[1:]
+        if node.map is not None:  # a list of results
+            if not path or not isinstance(path[0], int):
+                return
+            path = path[1:]
+        if is_ruled_out(self.result_schema(node.model), path):
+            text = f"No result of the model {node.model} has a value at this path, by its result_schema."
+            self._error(found.path, "unknown_ref", text)
 
     def _check_names(self, names: Collection[str], path: Path, allowed: Collection[str]) -> None:
         for name in sorted(

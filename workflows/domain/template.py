@@ -47,6 +47,10 @@ class Reference:
     path: Path
     default: Any = _NO_DEFAULT
 
+    @property
+    def has_default(self) -> bool:
+        return self.default is not _NO_DEFAULT
+
     def resolve(self, scope: Mapping[str, Any], budget: Budget) -> Any:
         """Return the part of the scope that it selects, or its default. Raises OverBudget, Unresolved."""
         try:

@@ -13,7 +13,7 @@ from jobs.models import Job
 from jobs.operations.tenants import create_key
 from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
 from tests.jobs.api.conftest import Account, World
-from tests.support.factories import make_job
+from tests.support.factories import make_job, make_model
 from workflows.api import views
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run
@@ -146,6 +146,18 @@ def test_a_key_for_some_models_of_its_tenant_only(acme: Account) -> None:
     acme.tenant.save()
     answer = put(acme)
     assert answer.json()["errors"][0]["code"] == "unknown_model"
+
+
+def test_a_path_that_no_result_of_the_model_has_is_refused(acme: Account) -> None:
+    closed = {"type": "object", "properties": {"url": {"type": "string"}}, "additionalProperties": False}
+    make_model("closed", result_schema=closed)
+    nodes = {"a": {"model": "closed"}, "b": {"model": "zimg", "payload": {"prompt": {"$ref": "a.ulr"}}}}
+    answer = put(acme, {"nodes": nodes})
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/nodes/b/payload/prompt", "unknown_ref")
+    nodes["b"]["payload"] = {"prompt": {"$ref": "a.url"}}
+    assert put(acme, {"nodes": nodes}).status_code == 201
 
 
 def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> None:
