@@ -109,6 +109,7 @@ ONLY_ON_SQLITE = (
     *(
         f"tests/jobs/execution/test_{name}.py"
         for name in (
+            "answer_files",
             "artifact_inputs",
             "background_cancel",
             "before_sending",
@@ -137,6 +138,7 @@ ONLY_ON_SQLITE = (
             "the_jobs_own_times",
             "time_slice",
             "unadoptable_leases",
+            "url_files",
         )
     ),
     *(

@@ -52,6 +52,7 @@ def test_the_same_content_runs_once(theatre: Theatre) -> None:
     assert second.node_states == {"a": "completed", "b": "completed"}
 
 
+@pytest.mark.sqlite_only
 def test_other_content_another_configuration_and_another_tenant_run_anew(theatre: Theatre) -> None:
     ran(theatre, 0)
     ran(theatre, 0.001)
@@ -94,6 +95,7 @@ def test_a_result_whose_artifact_is_gone_is_not_taken(theatre: Theatre) -> None:
     assert Job.objects.count() == 2
 
 
+@pytest.mark.sqlite_only
 def test_a_map_takes_cached_results_of_its_children_in_order(theatre: Theatre) -> None:
     each = {
         "nodes": {

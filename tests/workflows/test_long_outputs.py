@@ -78,6 +78,7 @@ def test_later_nodes_and_the_runs_output_refer_to_parts_of_a_long_output(theatre
     assert (body["output"], body["output_url"]) == (shown["output"], shown["output_url"])
 
 
+@pytest.mark.sqlite_only
 def test_a_short_output_stays_in_its_row(theatre: Theatre) -> None:
     run = theatre.to_end(
         theatre.start({"nodes": {"all": {**model(), "map": {"count": 2}}}, "output": {"$ref": "length(all)"}})
@@ -87,6 +88,7 @@ def test_a_short_output_stays_in_its_row(theatre: Theatre) -> None:
     assert not Artifact.objects.exists()
 
 
+@pytest.mark.sqlite_only
 def test_an_output_in_use_by_a_run_is_not_removed(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
     run = theatre.to_end(theatre.start(long_map()))
     Artifact.objects.update(expires_at=timezone.now() - timedelta(days=1))
@@ -98,6 +100,7 @@ def test_an_output_in_use_by_a_run_is_not_removed(theatre: Theatre, monkeypatch:
     assert announce_unused(timezone.now(), 100) == 2, "once the run is gone"
 
 
+@pytest.mark.sqlite_only
 def test_a_restart_reads_the_output_that_stays(theatre: Theatre) -> None:
     asks = {"human": {"title": "?", "choose_from": {"$ref": "run.round > `1` && all[*].echo[0]"}}}
     run = theatre.to_end(theatre.start(long_map(ask=asks)))
@@ -110,6 +113,7 @@ def test_a_restart_reads_the_output_that_stays(theatre: Theatre) -> None:
     assert run.output_artifact is not None
 
 
+@pytest.mark.sqlite_only
 def test_an_output_that_was_removed_fails_the_node_that_needs_it(theatre: Theatre) -> None:
     run = theatre.start(
         long_map(
@@ -138,6 +142,7 @@ def store_away(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Iterator[py
         yield patch
 
 
+@pytest.mark.sqlite_only
 def test_while_the_store_is_away_an_output_stays_in_its_row(
     theatre: Theatre, store_away: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +153,7 @@ def test_while_the_store_is_away_an_output_stays_in_its_row(
     assert not ArtifactUse.objects.exists()
 
 
+@pytest.mark.sqlite_only
 def test_a_step_waits_for_a_store_that_does_not_answer(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +192,7 @@ def test_a_step_that_does_not_count_leaves_no_use(theatre: Theatre, monkeypatch:
     assert Artifact.objects.count() == 1, "the same bytes are one artifact"
 
 
+@pytest.mark.sqlite_only
 def test_the_long_output_of_a_sub_run_is_read_by_its_parent(theatre: Theatre) -> None:
     theatre.put("child", long_map())
     run = theatre.start(
@@ -216,6 +223,7 @@ def test_erasing_a_run_erases_its_long_outputs(theatre: Theatre) -> None:
     assert [theatre.ports.artifact_store.find(key) for key in keys] == [None, None]
 
 
+@pytest.mark.sqlite_only
 def test_an_artifact_that_is_too_large_is_not_read(theatre: Theatre, settings: Any) -> None:
     run = theatre.to_end(theatre.start(long_map()))
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=100)

@@ -74,6 +74,7 @@ def test_the_nodes_after_a_retried_dead_letter_run(theatre: Theatre, repair: Rep
     assert not EndNotice.objects.exists()
 
 
+@pytest.mark.sqlite_only
 def test_other_failed_nodes_stay_failed(theatre: Theatre, repair: Repair) -> None:
     run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": faulty(), "c": model(needs=["a"])}}))
     letter = Node.objects.get(run=run, key="a").job_id or ""
@@ -108,6 +109,7 @@ def test_a_map_goes_on_once_few_enough_of_its_items_fail(theatre: Theatre, repai
     assert states(run) == {"all": "completed", "next": "completed"}
 
 
+@pytest.mark.sqlite_only
 def test_a_retried_job_without_success_changes_nothing(theatre: Theatre) -> None:
     run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
     [letter] = failed_jobs()
@@ -139,6 +141,7 @@ def test_a_success_that_arrives_while_notices_are_deleted_stays(theatre: Theatre
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
 
 
+@pytest.mark.sqlite_only
 def test_in_a_running_run_the_nodes_that_waited_for_it_start(theatre: Theatre, repair: Repair) -> None:
     spec = {
         "nodes": {
@@ -186,6 +189,7 @@ def test_in_a_running_run_a_map_goes_on_with_its_other_items(theatre: Theatre, r
     assert run.output == {"count": 3}
 
 
+@pytest.mark.sqlite_only
 def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
     theatre: Theatre, repair: Repair
 ) -> None:
@@ -201,6 +205,7 @@ def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
     assert Node.objects.filter(run=run, base="all", state="completed").count() == 4
 
 
+@pytest.mark.sqlite_only
 def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theatre, repair: Repair) -> None:
     """The step has read counts of the map that are old now."""
     run = theatre.start({

@@ -76,6 +76,7 @@ def test_a_map_runs_a_window_of_jobs_and_joins_their_results(theatre: Theatre) -
     assert most <= 3
 
 
+@pytest.mark.sqlite_only
 def test_a_failed_node_fails_the_run_and_a_restart_runs_only_what_failed(theatre: Theatre) -> None:
     run = theatre.start(
         {
@@ -106,6 +107,7 @@ def test_a_failed_node_fails_the_run_and_a_restart_runs_only_what_failed(theatre
     assert Job.objects.count() == 4  # a once, b twice, c once
 
 
+@pytest.mark.sqlite_only
 def test_a_restarted_map_runs_only_its_failed_items(theatre: Theatre) -> None:
     run = theatre.start(
         {
@@ -215,6 +217,7 @@ def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatr
     assert Node.objects.filter(code="too_many_runs", detail__contains="10").exists()
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("inputs", "code"),
     [({"x": "text"}, "payload_invalid"), ({"x": 1, "y": "y" * 300}, "inputs_too_large"), ({"x": 1}, "")],
@@ -278,6 +281,7 @@ def test_a_cancel_reaches_sub_runs_of_all_levels_at_once(theatre: Theatre) -> No
     assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
 
 
+@pytest.mark.sqlite_only
 def test_a_map_whose_outputs_are_too_large_together_fails(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=1_000)
     children = model(payload={"echo": "x" * 300}, map={"count": 5})
@@ -452,6 +456,7 @@ def test_a_lost_hint_leaves_the_notice_for_the_sweep(theatre: Theatre) -> None:
     assert Event.objects.filter(type="completed").count() == 1
 
 
+@pytest.mark.sqlite_only
 def test_a_payload_that_the_models_schema_refuses_fails_the_node(theatre: Theatre) -> None:
     ModelConfig.objects.filter(name="m").update(payload_schema={"required": ["seconds"]})
     theatre.ports.registry.clear()

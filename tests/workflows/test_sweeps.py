@@ -171,6 +171,7 @@ def test_a_sub_run_whose_notice_was_never_written_gets_one(theatre: Theatre) -> 
     assert theatre.to_end(run).state == RunState.COMPLETED
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("expiry", "state", "output"),
     [({"on_expiry": "skip"}, "skipped", 0), ({"on_expiry": "default", "default": 7}, "completed", 7)],
@@ -190,6 +191,7 @@ def test_an_answer_that_never_comes_ends_the_wait_by_its_rule(
     assert (states(run)["ask"], run.output) == (state, output)
 
 
+@pytest.mark.sqlite_only
 def test_a_skipped_child_does_not_count_as_failed_in_its_map(theatre: Theatre) -> None:
     ask = {
         "human": {"title": "?", "form": {}, "expires_seconds": 60, "on_expiry": "skip"},
@@ -204,6 +206,7 @@ def test_a_skipped_child_does_not_count_as_failed_in_its_map(theatre: Theatre) -
     assert (run.state, run.output) == (RunState.COMPLETED, [None, "yes", None])
 
 
+@pytest.mark.sqlite_only
 def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"ask": {"signal": {"name": "s", "expires_seconds": 1}}}})
     theatre.advance(run)
@@ -213,6 +216,7 @@ def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
     assert (run.state, run.error_node) == (RunState.FAILED, "ask")
 
 
+@pytest.mark.sqlite_only
 def test_a_timer_ends_when_it_is_due(theatre: Theatre) -> None:
     run = theatre.start(
         {"nodes": {"pause": {"timer": {"seconds": 3600}}, "a": {**model(), "needs": ["pause"]}}}
@@ -247,6 +251,7 @@ def test_the_sweep_repeats_a_cancel_that_a_crash_cut_short(theatre: Theatre) -> 
     assert Event.objects.filter(type="cancelled").count() == 4
 
 
+@pytest.mark.sqlite_only
 def test_a_run_in_which_nothing_is_under_way_goes_on_or_fails(theatre: Theatre) -> None:
     theatre.keeps_laws = False  # a node's row is deleted by hand
     run = theatre.start({"nodes": {"a": model()}})
@@ -261,6 +266,7 @@ def test_a_run_in_which_nothing_is_under_way_goes_on_or_fails(theatre: Theatre) 
     assert "a" in run.error_message
 
 
+@pytest.mark.sqlite_only
 def test_a_run_that_waits_for_a_person_is_not_stalled(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"ask": ASK}})
     theatre.advance(run)

@@ -164,6 +164,7 @@ def test_the_file_of_a_url_becomes_an_artifact(web: Web, tenant: Account, site: 
     assert [use.job for use in row.uses.all()] == [job.id]
 
 
+@pytest.mark.sqlite_only
 def test_without_the_setting_a_url_stays_as_it_is(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_repeated_key_reads_the_url_once(web: Web, tenant: Account, site: Site
     assert site.asked == ["/cat.png"]
 
 
+@pytest.mark.sqlite_only
 def test_a_submit_with_urls_costs_one_token(web: Web, tenant: Account, site: Site) -> None:
     tenant.tenant.submits_per_second, tenant.tenant.submit_burst = 0.001, 4
     tenant.tenant.save()
@@ -219,6 +221,7 @@ def test_a_batch_refuses_only_the_job_whose_url_fails(web: Web, tenant: Account,
     assert len(site.asked) == 2
 
 
+@pytest.mark.sqlite_only
 def test_a_form_may_have_urls_too(web: Web, tenant: Account, site: Site) -> None:
     job = {"model": "zimg", "payload": {"image": site.url(), "more": [{"$file": "b"}]}}
     answer = requests.post(
@@ -232,6 +235,7 @@ def test_a_form_may_have_urls_too(web: Web, tenant: Account, site: Site) -> None
     assert site.asked == ["/cat.png"]
 
 
+@pytest.mark.sqlite_only
 def test_a_rerun_reads_new_urls(web: Web, tenant: Account, site: Site) -> None:
     submit(web, tenant, {"image": site.url()})
     job = Job.objects.get()
@@ -242,6 +246,7 @@ def test_a_rerun_reads_new_urls(web: Web, tenant: Account, site: Site) -> None:
     assert site.asked == ["/cat.png", "/new.png"]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("url", "why"),
     [
@@ -271,6 +276,7 @@ def test_a_url_that_must_not_be_read_is_refused(
     assert_nothing_stored()
 
 
+@pytest.mark.sqlite_only
 def test_a_gpu_server_is_not_read(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +287,7 @@ def test_a_gpu_server_is_not_read(
     assert site.asked == []
 
 
+@pytest.mark.sqlite_only
 def test_a_name_that_changes_its_address_is_read_at_the_checked_one(
     web: Web, tenant: Account, site: Site, names: dict[str, list[list[str]]]
 ) -> None:
@@ -306,6 +313,7 @@ def dripping(visit: Visit) -> None:
         visit.send(b".")
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("script", "why"),
     [
@@ -341,6 +349,7 @@ def test_a_hostile_server_costs_its_own_submit(
     assert_nothing_stored()
 
 
+@pytest.mark.sqlite_only
 def test_a_full_disk_is_not_the_servers_fault(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +366,7 @@ def test_a_full_disk_is_not_the_servers_fault(
     assert submit(web, tenant, {"image": site.url()}).status_code == 202
 
 
+@pytest.mark.sqlite_only
 def test_a_certificate_of_another_name_is_refused(
     web: Web, tenant: Account, site: Site, names: dict[str, list[list[str]]]
 ) -> None:
@@ -366,6 +376,7 @@ def test_a_certificate_of_another_name_is_refused(
     assert "certificate" in answer.json()["detail"]
 
 
+@pytest.mark.sqlite_only
 def test_more_urls_than_allowed_are_refused(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +387,7 @@ def test_more_urls_than_allowed_are_refused(
     assert_nothing_stored()
 
 
+@pytest.mark.sqlite_only
 def test_the_bytes_of_all_urls_of_a_request_are_bounded(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,12 +402,14 @@ def test_the_bytes_of_all_urls_of_a_request_are_bounded(
     assert_nothing_stored()
 
 
+@pytest.mark.sqlite_only
 def test_a_job_that_the_checks_refuse_reads_no_url(web: Web, tenant: Account, site: Site) -> None:
     answer = submit(web, tenant, {"image": site.url(), "link": 5})
     assert (answer.status_code, answer.json()["code"]) == (422, "payload_invalid")
     assert site.asked == []
 
 
+@pytest.mark.sqlite_only
 def test_hanging_urls_block_no_other_submit_and_tenants_have_shares(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +445,7 @@ def test_hanging_urls_block_no_other_submit_and_tenants_have_shares(
     assert Job.objects.count() == 24 + 6
 
 
+@pytest.mark.sqlite_only
 def test_a_client_that_leaves_ends_its_fetch(web: Web, tenant: Account, site: Site) -> None:
     site.script = lambda visit: visit.wait_for_hang_up()
     with pytest.raises(requests.Timeout):

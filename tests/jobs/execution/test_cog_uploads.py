@@ -89,6 +89,7 @@ def _head(address: str, attempt: Attempt, length: int) -> bytes:
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
 
 
+@pytest.mark.sqlite_only
 def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
     cog.files = {"out put.png": PICTURE, "../second.png": b"\x89PNG\r\n\x1a\n2"}
     job = shop.submit({"prompt": "x"})
@@ -103,6 +104,7 @@ def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
     assert b"".join(shop.ports.artifact_store.chunks(first.key)) == PICTURE
 
 
+@pytest.mark.sqlite_only
 def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=1000)
     cog.files = {"out.png": PICTURE}
@@ -113,6 +115,7 @@ def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: An
     assert not Artifact.objects.exists()
 
 
+@pytest.mark.sqlite_only
 def test_only_a_running_prediction_of_this_server_may_upload(
     cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +146,7 @@ def test_only_a_running_prediction_of_this_server_may_upload(
     assert b" 409 " in answer.split(b"\r\n")[0], "before it sends its bytes"
 
 
+@pytest.mark.sqlite_only
 def test_names_are_labels(cog: CogServer, running: Attempt) -> None:
     for number, name in enumerate(("../../etc/passwd", "a\0b", "n" * 4000, "☃.mp4", "")):
         body = b"film %d" % number
@@ -151,6 +155,7 @@ def test_names_are_labels(cog: CogServer, running: Attempt) -> None:
     assert list(names) == ["passwd", "ab", "n" * 255, "☃.mp4", ""]
 
 
+@pytest.mark.sqlite_only
 def test_an_upload_that_is_cut_off_leaves_nothing(shop: Shop, cog: CogServer, running: Attempt) -> None:
     parts = urlsplit(cog.upload_url)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
@@ -160,6 +165,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing(shop: Shop, cog: CogServer, ru
     assert len(list(shop.ports.artifact_store.objects())) == 1
 
 
+@pytest.mark.sqlite_only
 def test_the_files_of_a_run_are_bounded(cog: CogServer, running: Attempt, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, run_artifacts=1)
     assert put(f"{cog.upload_url}/a", of(running), b"a")[0] == 201

@@ -86,6 +86,7 @@ def sub(workflow: str, **more: Any) -> dict[str, Any]:
     return {"nodes": {"sub": {"workflow": workflow, **more}}}
 
 
+@pytest.mark.sqlite_only
 def test_a_workflow_that_contains_itself_is_refused(acme: Account) -> None:
     assert put(acme, sub("b"), "a").status_code == 201, "b is checked when it is stored"
     assert put(acme, sub("c"), "b").status_code == 201
@@ -99,6 +100,7 @@ def test_a_workflow_that_contains_itself_is_refused(acme: Account) -> None:
     assert put(acme, {"nodes": {"x": A_MODEL}}, "c").status_code == 201
 
 
+@pytest.mark.sqlite_only
 def test_a_workflow_may_contain_an_earlier_version_of_itself(acme: Account) -> None:
     put(acme, {"nodes": {"x": A_MODEL}}, "a")
     assert put(acme, sub("a", version=2), "a").status_code == 422, "it would be version 2"
@@ -106,6 +108,7 @@ def test_a_workflow_may_contain_an_earlier_version_of_itself(acme: Account) -> N
     assert put(acme, sub("a"), "a").status_code == 422
 
 
+@pytest.mark.sqlite_only
 def test_recursion_through_the_node_that_runs_on_failure_is_refused(acme: Account) -> None:
     handler = {"nodes": {"x": A_MODEL, "sub": {"workflow": "a"}}, "on_failure": {"node": "sub"}}
     assert put(acme, handler, "a").json()["errors"][0]["code"] == "recursion"
@@ -116,6 +119,7 @@ def test_workflows_of_another_tenant_are_no_part_of_a_definition(acme: Account, 
     assert put(acme, sub("b"), "a").status_code == 201
 
 
+@pytest.mark.sqlite_only
 def test_a_definition_that_contains_too_many_workflows_is_refused(acme: Account, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_contained=2)
     put(acme, sub("c"), "b")
@@ -125,6 +129,7 @@ def test_a_definition_that_contains_too_many_workflows_is_refused(acme: Account,
     assert "up to 2 workflows" in error["detail"]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("definition", "pointer", "code"),
     [
@@ -141,6 +146,7 @@ def test_a_wrong_definition_is_refused_with_its_places(
     assert [(error["pointer"], error["code"]) for error in answer.json()["errors"]] == [(pointer, code)]
 
 
+@pytest.mark.sqlite_only
 def test_a_key_for_some_models_of_its_tenant_only(acme: Account) -> None:
     acme.tenant.allowed_models = ["other"]
     acme.tenant.save()
@@ -198,6 +204,7 @@ def test_a_repeated_start_with_one_key_returns_one_run(acme: Account) -> None:
     assert Run.objects.count() == 1
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -291,6 +298,7 @@ def test_another_tenants_workflows_and_runs_do_not_exist(
     assert operator.client.get(f"/api/v1/runs/{run_id}").status_code == 200
 
 
+@pytest.mark.sqlite_only
 def test_a_key_without_the_scope_may_not(acme: Account) -> None:
     put(acme)
     run_id = start(acme)
@@ -315,6 +323,7 @@ def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: Wo
     assert sorted(Node.objects.values_list("output", flat=True)) == [1, 2]
 
 
+@pytest.mark.sqlite_only
 def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, world: World) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "p" * 64}}}})
     advance(world, start(acme, inputs=None))
@@ -377,6 +386,7 @@ def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: Wor
     assert Node.objects.get(key="paid").output == [2] * 40
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "timer", [{"seconds": "x"}, {"seconds": True}, {"seconds": -1}, {"until": {"a": 1}}, {"until": "soon"}]
 )

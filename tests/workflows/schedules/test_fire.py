@@ -56,6 +56,7 @@ def test_a_job_gets_the_due_time_and_the_last_output(stage: Stage) -> None:
     assert Job.objects.latest("id").payload["seed"] == 7
 
 
+@pytest.mark.sqlite_only
 def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> None:
     schedule = stage.put(submit={"model": "zimg", "payload": {"x": {"$ref": "last.output"}}})
     stage.run_for(60)
@@ -63,6 +64,7 @@ def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> N
     assert Job.objects.count() == 0
 
 
+@pytest.mark.sqlite_only
 def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:
     definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}, "inputs": {"required": ["day"]}}
     workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
@@ -111,6 +113,7 @@ def test_an_edit_while_it_is_due_wins(stage: Stage) -> None:
     assert Job.objects.count() == 0
 
 
+@pytest.mark.sqlite_only
 def test_an_end_that_is_still_to_come_loses_no_due_time(stage: Stage) -> None:
     schedule = stage.put(catch_up="all")
     stage.clock.move(130)  # no sweep
@@ -160,6 +163,7 @@ def test_a_due_time_with_a_firing_is_not_started_again(stage: Stage) -> None:
     assert len(starts(schedule)) == Job.objects.count() == 2
 
 
+@pytest.mark.sqlite_only
 def test_a_clock_that_steps_back_repeats_nothing(stage: Stage) -> None:
     schedule = stage.put()
     stage.run_for(180)
@@ -171,6 +175,7 @@ def test_a_clock_that_steps_back_repeats_nothing(stage: Stage) -> None:
     assert len(starts(schedule)) == Job.objects.count() == 4
 
 
+@pytest.mark.sqlite_only
 def test_a_clock_that_steps_ahead_leaves_a_row_for_each_due_time(stage: Stage) -> None:
     schedule = stage.put()
     stage.run_for(60)
@@ -180,6 +185,7 @@ def test_a_clock_that_steps_ahead_leaves_a_row_for_each_due_time(stage: Stage) -
     assert sum(count for _, _, count in told(schedule)) == 62
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("catch_up", "expected"), [("none", 0), ("last", 1), ("all", 2)])
 def test_ten_minutes_without_a_sweep(stage: Stage, catch_up: str, expected: int) -> None:
     schedule = stage.put(cron="*/4 * * * *", catch_up=catch_up)
@@ -416,6 +422,7 @@ def test_failures_in_a_row_pause_it(stage: Stage) -> None:
 # -- triggers, backfills, retention --------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite_only
 def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
     schedule = operations.pause_schedule(stage.put(overlap="skip"), ports=stage.ports)
     key = operations.RequestKey("k")
@@ -426,6 +433,7 @@ def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
     assert Job.objects.count() == 2
 
 
+@pytest.mark.sqlite_only
 def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
@@ -443,6 +451,7 @@ def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> No
     assert starts(schedule) == list(done.dues)
 
 
+@pytest.mark.sqlite_only
 def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
@@ -454,6 +463,7 @@ def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> N
         operations.backfill(schedule, now + timedelta(minutes=1), now + day, by="me", ports=stage.ports)
 
 
+@pytest.mark.sqlite_only
 def test_a_parallel_backfill_starts_all_at_once(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
@@ -473,6 +483,7 @@ def test_old_firings_are_deleted_except_those_under_way(stage: Stage) -> None:
     assert Firing.objects.get().ended_at is None
 
 
+@pytest.mark.sqlite_only
 def test_a_firing_whose_job_was_deleted_ends(stage: Stage) -> None:
     stage.put()
     stage.run_for(60)
@@ -481,6 +492,7 @@ def test_a_firing_whose_job_was_deleted_ends(stage: Stage) -> None:
     assert Firing.objects.get().end_state == "gone"
 
 
+@pytest.mark.sqlite_only
 def test_a_one_time_schedule_fires_once(stage: Stage) -> None:
     schedule = stage.put(at=stage.clock.now() + timedelta(seconds=30))
     stage.run_for(90)
@@ -488,6 +500,7 @@ def test_a_one_time_schedule_fires_once(stage: Stage) -> None:
     assert Schedule.objects.get().next_at is None
 
 
+@pytest.mark.sqlite_only
 def test_jitter_delays_the_firing_and_keeps_its_due_time(stage: Stage) -> None:
     schedule = stage.put(jitter_seconds=30.0)
     jitter = schedule.jitter.total_seconds()
@@ -515,6 +528,7 @@ def move_to(stage: Stage, schedule: Schedule, seconds: float) -> None:
     stage.clock.move((schedule.next_due_at - stage.clock.now()).total_seconds() + seconds)
 
 
+@pytest.mark.sqlite_only
 def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *", jitter_seconds=3600.0)
     move_to(stage, schedule, schedule.jitter.total_seconds() / 2)
@@ -524,6 +538,7 @@ def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
     assert Job.objects.get().tags == ["new"]
 
 
+@pytest.mark.sqlite_only
 def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> None:
     schedule = stage.put()
     stage.clock.move(185)
@@ -535,6 +550,7 @@ def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> No
     assert len(told(schedule)) == 1
 
 
+@pytest.mark.sqlite_only
 def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *")
     move_to(stage, schedule, -60)
@@ -576,6 +592,7 @@ def test_a_waiting_firing_that_raises_costs_no_other_due_time(
     assert later.next_due_at == stage.clock.now().replace(minute=30, second=0)
 
 
+@pytest.mark.sqlite_only
 def test_a_newer_one_waits_out_an_outage_of_the_leases(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = stage.put(overlap="cancel_previous")
     stage.run_for(60)
@@ -669,6 +686,7 @@ def test_a_tenant_whose_starts_take_long_keeps_no_other_tenant_waiting(
     assert Job.objects.count() == 21
 
 
+@pytest.mark.sqlite_only
 def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schedule_backfills=5)
     first, second = stage.put("a", cron="0 * * * *"), stage.put("b", cron="0 * * * *")
@@ -700,6 +718,7 @@ def test_a_cancel_stops_the_backfills_that_wait_and_nothing_else(stage: Stage) -
 # -- backfills beside the timetable ------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "queue_all", "cancel_previous"])
 def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> None:
     schedule = stage.put(overlap=overlap)
@@ -718,6 +737,7 @@ def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> N
     assert Firing.objects.exclude(backfill="").filter(outcome="started", ended_at=None).count() == 1
 
 
+@pytest.mark.sqlite_only
 def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     schedule = stage.put(overlap="skip")
     stage.clock.move(0.5)
@@ -726,6 +746,7 @@ def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
 
 
+@pytest.mark.sqlite_only
 def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fire_module, "MAX_STARTS", 2)
     schedule = stage.put(cron="0 * * * *")
@@ -740,6 +761,7 @@ def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage, monkeypatch:
 # -- what waits, and for what ------------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite_only
 def test_a_backfill_says_that_it_waits_for_a_person(stage: Stage) -> None:
     asks = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1]}}}}
     workflow_operations.put_definition(stage.tenant.pk, "asks", asks, ports=stage.ports)
@@ -762,6 +784,7 @@ def test_a_backfill_says_that_it_waits_for_a_person(stage: Stage) -> None:
     )
 
 
+@pytest.mark.sqlite_only
 def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
     schedule = stage.put(overlap="queue_one")
     stage.run_for(120)
@@ -777,6 +800,7 @@ def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
 # -- one truth about a pause -------------------------------------------------------------------------------
 
 
+@pytest.mark.sqlite_only
 def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *", catch_up="all", catch_up_seconds=86_400.0)
     shown = operations.shown_next_due_at
@@ -799,6 +823,7 @@ def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage
     assert shown(paused, stage.clock.now()) == on_the_hour + timedelta(hours=6)
 
 
+@pytest.mark.sqlite_only
 def test_a_due_time_that_has_come_before_a_pause_is_still_next(stage: Stage) -> None:
     schedule = stage.put(jitter_seconds=3600.0)
     stage.clock.move(90)
