@@ -221,7 +221,7 @@ def read_circuits(flat: Sequence[Any]) -> dict[str, Circuit]:
 
 
 def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
-    counts, parked, pending, states, circuits = answer
+    counts, parked, pending, states, circuits, placed = answer
     return PoolDepth(
         pool=pool,
         waiting=_read_counts(counts),
@@ -229,6 +229,7 @@ def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
         slots=_read_counts(states),
         parked=_read_counts(parked),
         circuits={model: CircuitState(state) for model, state in _chunks(circuits, 2)},
+        placed=_read_counts(placed),
     )
 
 

@@ -132,6 +132,10 @@ class Keys:
         """Hash: skips and avoided server by ticket."""
         return f"{self.prefix}marks:{pool}"
 
+    def placed(self, pool: str) -> str:
+        """Hash: number of leases of tickets that preferred a server, by where they were placed."""
+        return f"{self.prefix}placed:{pool}"
+
     def classes(self, pool: str) -> str:
         """Hash: models by class of servers."""
         return f"{self.prefix}classes:{pool}"

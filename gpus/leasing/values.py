@@ -190,7 +190,8 @@ class PoolDepth:
 
     waiting: dispatchable tickets by model. parked: tickets by model of tenants that are paused, over their
     quota, or at their limit of running jobs. wakes_pending: wakes sent and not yet used. slots: count by
-    state. circuits: of models whose circuit is not closed.
+    state. circuits: of models whose circuit is not closed. placed: leases of tickets that preferred a server,
+    since the index was built: `near`, `elsewhere` at once, or `gave_up`, elsewhere after a wait for it.
     """
 
     pool: str
@@ -199,6 +200,7 @@ class PoolDepth:
     slots: Mapping[str, int]
     parked: Mapping[str, int] = field(default_factory=dict)
     circuits: Mapping[str, CircuitState] = field(default_factory=dict)
+    placed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 --   is free. Adoptable leases come first, because their GPU already works; after a failed adoption a lease is
 --   skipped for a while. A second call with the same attempt returns the same lease. Caller: jobs/execution/claiming.py.
 -- Keys: asked, broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation,
---   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, rebuild,
+--   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, placed, pool, rebuild,
 --   resting, running, server, servers, serving, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   pool, worker, attempt: text

@@ -1,9 +1,9 @@
 -- Why: counts waiting tickets by model, and the pool's slots by state.
--- Keys: depth, generation, kept, leases, parked_depth, pending, pool, rebuild, states
+-- Keys: depth, generation, kept, leases, parked_depth, pending, placed, pool, rebuild, states
 -- Args:
 --   pool: text
 -- Returns: {{model, tickets, …}, {model, tickets of parked tenants, …}, {host, pending wakes, …}, {state, slots, …},
---   {model with an open circuit, open or half_open, …}}
+--   {model with an open circuit, open or half_open, …}, {near, elsewhere or gave_up, leases, …}}
 -- include: keys
 -- include: index
 -- include: classes
@@ -20,4 +20,5 @@ for model, state in pairs(Classes.read_kept(pool).models) do
   circuits[#circuits + 1] = state == 'kept' and 'open' or state
 end
 counts[#counts + 1] = circuits
+counts[#counts + 1] = redis.call('HGETALL', Keys.placed(pool))
 return counts

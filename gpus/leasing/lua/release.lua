@@ -2,7 +2,7 @@
 --   same step, so that no slot is idle for a round trip. If the follower (prefetched job) has begun already, it gets the
 --   slot, and the next ticket becomes its follower. A second call returns the same. Caller: jobs/execution/completion.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation, heads,
---   held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, resting,
+--   held, kept, leases, line, marks, models, open, paid, parked, parked_depth, placed, pool, pools, rebuild, resting,
 --   running, server, servers, serving, settling, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   slot, job, attempt: text

@@ -1,8 +1,8 @@
 -- Why: prefetch: claims a slot's next job (the follower) while its short job still runs. A second call with the same
 --   attempt returns the same. Caller: jobs/execution/prefetch.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, free, generation, heads, held,
---   kept, leases, line, marks, models, paid, parked, parked_depth, pool, rebuild, running, server, serving, since,
---   slot, states, tenants, turn, waits, warm
+--   kept, leases, line, marks, models, paid, parked, parked_depth, placed, pool, rebuild, running, server, serving,
+--   since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

@@ -1,9 +1,9 @@
 -- Why: one bounded step of wiping the old index by its own registries (no SCAN). A registry is deleted after the keys
 --   that it names, so that an interrupted wipe can continue.
--- Keys: asked, broad, circuits, class_servers, class_turn, classes, depth, estimates, expiry, forecast, foretold,
---   free, heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools,
---   rebuild, resting, running, server, servers, serving, settling, since, slot, states, tenants, ticking, turn,
---   waits, warm
+-- Keys: asked, broad, circuits, class_servers, class_turn, classes, depth, estimates, expiry, forecast, foretold, free,
+--   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, placed, pool, pools,
+--   rebuild, resting, running, server, servers, serving, settling, since, slot, states, tenants, ticking, turn, waits,
+--   warm
 -- Args:
 --   owner: text
 --   max_keys: number, approximate limit of deleted keys per call
@@ -83,7 +83,7 @@ local function drop_pool(pool)
   for _, class in ipairs(Classes.all_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
   for _, name in ipairs({ Keys.pool(pool), Keys.classes(pool), Keys.states(pool), Keys.pending(pool), Keys.depth(pool),
-    Keys.parked_depth(pool), Keys.marks(pool), Keys.circuits(pool), Keys.kept(pool), Keys.asked(pool),
+    Keys.parked_depth(pool), Keys.marks(pool), Keys.placed(pool), Keys.circuits(pool), Keys.kept(pool), Keys.asked(pool),
     Keys.foretold(pool), Keys.forecast(pool) }) do
     drop(name)
   end

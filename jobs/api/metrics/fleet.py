@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Min
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpus.errors import LeasingUnavailable
 from gpus.health.circuits import all_circuits
@@ -127,6 +127,11 @@ def collect_queue(pools: list[PoolRow], ports: Ports) -> tuple[list[Metric], boo
         "commits in progress.",
         labels=["pool"],
     )
+    placed = CounterMetricFamily(
+        "dispatcher_near_leases",
+        "Leases of jobs that preferred a server (`near`); from 0 again after a rebuild of the index.",
+        labels=["pool", "outcome"],
+    )
     whole = GaugeMetricFamily(
         "dispatcher_index_whole",
         "1 if the index in Redis is complete, 0 while it is being rebuilt.",
@@ -162,9 +167,11 @@ def collect_queue(pools: list[PoolRow], ports: Ports) -> tuple[list[Metric], boo
             parked.add_metric([pool.name, model], count)
         for state, count in depth.slots.items():
             slots.add_metric([pool.name, state], count)
+        for outcome, count in depth.placed.items():
+            placed.add_metric([pool.name, outcome], count)
         pending.add_metric([pool.name], depth.wakes_pending)
         drift.add_metric([pool.name], pool.live_attempts - sum(depth.slots.get(s, 0) for s in _LEASED))
-    return [waiting, parked, slots, pending, drift, whole, age], answers
+    return [waiting, parked, slots, pending, placed, drift, whole, age], answers
 
 
 # -- machines -------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def test_a_busy_near_server_does_not_keep_an_idle_slot_from_the_job(rig: Rig) ->
     held = both_busy(rig)
     rig.push("job", near="s2")
     assert rig.next(held["s1"]).job_id == "job"
+    assert rig.leases.depth(POOL).placed == {"elsewhere": 1}
 
 
 def test_another_job_goes_first_while_the_near_server_is_busy_for_two_seconds(rig: Rig) -> None:
@@ -66,6 +67,7 @@ def test_another_job_goes_first_while_the_near_server_is_busy_for_two_seconds(ri
     rig.wait(0.2)
     assert rig.next(lease).job_id == "job"
     assert rig.next(held["s2"]).job_id == "o3"
+    assert rig.leases.depth(POOL).placed == {"gave_up": 1}
 
 
 def test_a_freed_near_server_takes_the_job_that_waited_for_it(rig: Rig) -> None:
@@ -74,6 +76,7 @@ def test_a_freed_near_server_takes_the_job_that_waited_for_it(rig: Rig) -> None:
     rig.push("o1", "o2")
     assert rig.next(held["s1"]).job_id == "o1"
     assert rig.next(held["s2"]).job_id == "job"
+    assert rig.leases.depth(POOL).placed == {"near": 1}
 
 
 def test_a_job_is_passed_over_eight_times_at_most(rig: Rig) -> None:

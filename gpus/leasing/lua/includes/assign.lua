@@ -14,9 +14,16 @@
 
 -- Dispatch: the ticket leaves the line, its tenant is charged, and the lease begins.
 
+-- Counts where a ticket that prefers a server is placed: on it, elsewhere at once, or elsewhere after it was passed over.
+local function count_placed(pool, ticket, server)
+  local skips, _, _, near = Line.read_mark(pool, ticket.member)
+  if near == '' then return end
+  redis.call('HINCRBY', Keys.placed(pool.name), near == server and 'near' or skips > 0 and 'gave_up' or 'elsewhere', 1)
+end
+
 -- Saves the pool. Returns the lease, without its slot. Or nil: the job already holds a slot; this duplicate ticket
 -- (pushed late under another priority) is deleted, and the caller searches again.
-local function take_ticket_for(attempt, pool, ticket)
+local function take_ticket_for(attempt, pool, ticket, server)
   local job = Line.job_of(ticket.member)
   if redis.call('HSETNX', Keys.held(), job, attempt) == 0 then
     Line.withdraw_ticket(pool, ticket.model, ticket.tenant, Pick.priority_of(ticket), job)
@@ -24,6 +31,7 @@ local function take_ticket_for(attempt, pool, ticket)
     Pools.save_pool(pool)
     return nil
   end
+  count_placed(pool, ticket, server.name)
   local seconds, charged_bands = Pick.take_ticket(pool, ticket)
   Pools.save_pool(pool)
   Forecast.learn_forecast(pool.name, job)
@@ -52,7 +60,7 @@ end
 
 -- Takes the ticket and begins its lease on the slot; or nil and true if `take_ticket_for` returned nil.
 local function lease_ticket(slot, server, pool, ticket, attempt, worker, lease_us)
-  local lease = take_ticket_for(attempt, pool, ticket)
+  local lease = take_ticket_for(attempt, pool, ticket, server)
   if not lease then return nil, true end
   return occupy(slot, server, lease, worker, lease_us)
 end
@@ -67,7 +75,7 @@ local function take_next(slot, server, pool, attempt, warm, may_run)
     if not ticket or (may_run and not may_run(ticket.tenant)) then return nil end
     ticket = Pick.prefer_warm(pool, ticket, warm or Pick.last_model(slot), class, server.name)
     if may_run and not may_run(ticket.tenant) then return nil end
-    local lease = take_ticket_for(attempt, pool, ticket)
+    local lease = take_ticket_for(attempt, pool, ticket, server)
     if lease then return lease end
   end
 end

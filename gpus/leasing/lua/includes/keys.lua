@@ -40,6 +40,7 @@ function Keys.depth(pool) return prefix .. 'depth:' .. pool end
 function Keys.parked_depth(pool) return prefix .. 'parked_depth:' .. pool end
 function Keys.parked(pool) return prefix .. 'parked:' .. pool end
 function Keys.marks(pool) return prefix .. 'marks:' .. pool end
+function Keys.placed(pool) return prefix .. 'placed:' .. pool end
 function Keys.classes(pool) return prefix .. 'classes:' .. pool end
 function Keys.states(pool) return prefix .. 'states:' .. pool end
 function Keys.asked(pool) return prefix .. 'asked:' .. pool end
