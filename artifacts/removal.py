@@ -5,6 +5,9 @@ The order of a removal: the row becomes `gone` under its lock, which ends each a
 the object is removed, then `removed_at` is set. While `removed_at` is empty, no artifact with the same
 content can be promised, so the late removal of an old object never hits a new one. A crash in between is
 repeated by the next sweep.
+
+While a signed PUT of the object may still be valid, an empty object takes its place (`Store.block`): the PUT
+is refused, so erased bytes do not come back. A day later, the empty object is one that no row knows.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ ERASED_AT_ONCE = 100
 _SWEEP_AFTER = timedelta(minutes=2)
 """The sweep leaves an erased object to its request for so long: two removals at a time could hit an object
 that was uploaded again between them."""
+_PUT_MARGIN = timedelta(minutes=20)
+"""How much longer a signed PUT may be sent than its URL says: clocks differ (`s3.SKEW_SECONDS`), and the
+store was asked a moment later."""
 _ERASING_SECONDS = 20.0
 """The request begins no further removal after this time."""
 _TOGETHER, _AT_ONCE = 100, 8
@@ -127,7 +133,7 @@ def remove_erased(artifact_ids: Sequence[str], store: Store, now: datetime) -> N
         if time.monotonic() > until:
             return None
         try:
-            store.remove(row.key)
+            _end_object(row, store, now)
         except StoreError:
             return None
         return row.pk
@@ -195,8 +201,22 @@ def _remove_unknown(one: StoredObject, store: Store, now: datetime) -> bool:
 def _remove_object(row: Artifact, store: Store, now: datetime) -> None:
     if row.upload:
         store.abandon_parts(row.key, row.upload)
-    store.remove(row.key)
+    _end_object(row, store, now)
     Artifact.objects.filter(pk=row.pk, state=State.GONE).update(removed_at=now)
+
+
+def _end_object(row: Artifact, store: Store, now: datetime) -> None:
+    if now < _last_signed_put(row) + _PUT_MARGIN:
+        store.block(row.key)
+    else:
+        store.remove(row.key)
+
+
+def _last_signed_put(row: Artifact) -> datetime:
+    """Return when the last URL to put the object expires: none is signed while the store has it."""
+    limits = settings.DISPATCHER
+    promised = row.expires_at - timedelta(seconds=limits.artifact_promise_seconds)
+    return (row.stored_at or promised) + timedelta(seconds=limits.artifact_url_seconds)
 
 
 def _locked(ids: Sequence[str]) -> list[str]:

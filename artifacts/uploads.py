@@ -25,9 +25,9 @@ from artifacts.errors import (
     TooManyCompletions,
     TooManyPromised,
 )
-from artifacts.models import Artifact
+from artifacts.models import Artifact, RunUpload
 from artifacts.quota import check_quota, lock_tenant
-from artifacts.reservations import reserved
+from artifacts.reservations import OPEN_TIME, reserved
 from artifacts.store.contract import (
     NoSuchObject,
     SignedRequest,
@@ -35,6 +35,7 @@ from artifacts.store.contract import (
     StoredObject,
     UploadInParts,
     WrongBytes,
+    is_blocked,
     size_of_part,
 )
 from artifacts.store.presence import find_expected
@@ -93,9 +94,21 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
     if row.state == State.STORED and found is None:  # somebody removed the object from the store
         Artifact.objects.filter(pk=row.pk, state=State.STORED).update(state=State.PROMISED, stored_at=None)
         row.state = State.PROMISED
+    if found is not None and (is_blocked(found) or (row.created_at == now and _was_erased(row, now))):
+        store.remove(row.key)
+        found = None
     if row.state == State.STORED or (found is not None and _confirm(row, found, store, now)):
         return Promise(row, None)
     return Promise(row, store.sign_put(row.key, row.bytes, limits.artifact_url_seconds))
+
+
+def _was_erased(row: Artifact, now: datetime) -> bool:
+    """Return True if the object of a new promise is one of erased content, whose PUT ended after the removal:
+    who only knows its hash must not get it."""
+    since = now - OPEN_TIME
+    same = {"tenant_id": row.tenant_id, "sha256": row.sha256}
+    was_removed = Artifact.objects.filter(**same, state=State.GONE, removed_at__gt=since).exists()
+    return was_removed and not RunUpload.objects.filter(**same, created_at__gt=since).exists()
 
 
 def promise_parts(row: Artifact, store: Store) -> PartsPromise:

@@ -8,6 +8,7 @@ them by signed requests, which bind method, key, size, hash and time; the dispat
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -110,6 +111,10 @@ class Store(Protocol):
     def remove(self, key: ObjectKey) -> None:
         """Remove the object; no error if there is none."""
 
+    def block(self, key: ObjectKey) -> None:
+        """Put an empty object in the place of this one (`is_blocked`). A PUT that was signed before is then
+        refused, because there is an object; `write` replaces it, and `remove` ends it."""
+
     def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
         """Yield objects in the order of their keys' texts, beginning behind `after`; read page by page."""
 
@@ -123,7 +128,8 @@ class Store(Protocol):
         """Return a request that stores one part, if its body has exactly this size. It may be repeated."""
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
-        """Join the parts to the object, and check size and hash, for which all bytes are read once.
+        """Join the parts, check size and hash, for which all bytes are read once, and then make them the
+        object: before that, nobody can read them.
 
         Raises WrongBytes, StoreFull, and NoSuchObject while parts are missing."""
 
@@ -135,6 +141,14 @@ class Store(Protocol):
 
     def check(self) -> str:
         """Try the store; return its fault as a text for operators, or ""."""
+
+
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
+
+
+def is_blocked(found: StoredObject) -> bool:
+    """Return True for the empty object that `block` has put in the place of another one."""
+    return found.bytes == 0 and found.key.sha256 != EMPTY_SHA256
 
 
 def number_of_parts(size: int, part_bytes: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from artifacts.store.contract import NoSuchObject, StoreFull, StoreUnavailable
+from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 
 TEMPORARY = "tmp"
 """Subfolder of files that are not complete; on the same file system, so that a rename publishes them."""
@@ -71,14 +71,16 @@ class Folder:
         with _store_errors(), self._folder((TEMPORARY,), make=True) as folder:
             return name, os.open(name, _NEW, 0o600, dir_fd=folder)
 
-    def publish(self, temporary: str, place: Place, *, make: bool = True) -> None:
+    def publish(self, temporary: str, place: Place, *, make: bool = True, is_new: bool = False) -> None:
         """Move a complete file to its place, durably. The caller has synchronised its bytes. make: create
-        the place's folders."""
+        the place's folders. is_new: raise ObjectExists if a plain file is there."""
         with (
             _store_errors(),
             self._folder((TEMPORARY,)) as before,
             self._folder(place[:-1], make=make) as folder,
         ):
+            if is_new and _is_plain(place[-1], folder):
+                raise ObjectExists("The object is already stored.")
             os.rename(temporary, place[-1], src_dir_fd=before, dst_dir_fd=folder)
             os.fsync(folder)
 
@@ -137,6 +139,13 @@ class Folder:
             yield at
         finally:
             os.close(at)
+
+
+def _is_plain(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _plain(descriptor: int) -> int:

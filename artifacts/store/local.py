@@ -29,6 +29,7 @@ from artifacts.store.contract import (
     StoreFull,
     UploadInParts,
     WrongBytes,
+    is_blocked,
     number_of_parts,
 )
 from artifacts.store.folder import TEMPORARY, Folder, Place
@@ -102,7 +103,11 @@ class LocalStore:
         """Return a descriptor to read the object, which the caller closes, and its size. Raises
         NoSuchObject."""
         descriptor = self._folder.open(_place(key))
-        return descriptor, os.fstat(descriptor).st_size
+        size = os.fstat(descriptor).st_size
+        if is_blocked(StoredObject(key, size, self.now())):
+            os.close(descriptor)
+            raise NoSuchObject("The store has no such object.")
+        return descriptor, size
 
     def read(self, key: ObjectKey, first: int, length: int) -> bytes:
         descriptor, _ = self.open(key)
@@ -113,11 +118,12 @@ class LocalStore:
         return _chunks(self.open(key)[0], first)
 
     def write(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
+        self._unblock(key)
         try:
             receiver = self.receive(key, size)
         except ObjectExists:
             return
-        with receiver:
+        with receiver, suppress(ObjectExists):
             for chunk in chunks:
                 receiver.add(chunk)
             receiver.finish()
@@ -127,7 +133,9 @@ class LocalStore:
         if self.find(key) is not None:
             raise ObjectExists("The object is already stored.")
         self._require_room(size)
-        return Receiver(self._folder, _place(key), size, key.sha256, reserve_bytes=self._reserve_bytes)
+        return Receiver(
+            self._folder, _place(key), size, key.sha256, is_new=True, reserve_bytes=self._reserve_bytes
+        )
 
     def receive_part(self, key: ObjectKey, upload: str, number: int, size: int) -> Receiver:
         """Begin to store one part. Raises NoSuchObject for an unknown upload, and StoreFull."""
@@ -139,6 +147,15 @@ class LocalStore:
     def remove(self, key: ObjectKey) -> None:
         with suppress(NoSuchObject):
             self._folder.remove(_place(key))
+
+    def block(self, key: ObjectKey) -> None:
+        with Receiver(self._folder, _place(key), 0, None) as receiver:
+            receiver.finish()
+
+    def _unblock(self, key: ObjectKey) -> None:
+        found = self.find(key)
+        if found is not None and is_blocked(found):
+            self.remove(key)
 
     def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
         begin = str(after) if after is not None else ""
@@ -179,6 +196,7 @@ class LocalStore:
             raise NoSuchObject(
                 f"{len(missing)} of {found.parts} parts are missing, the first is {missing[0]}."
             )
+        self._unblock(key)
         with suppress(ObjectExists), self.receive(key, size) as receiver:
             for number in range(1, found.parts + 1):
                 for chunk in _chunks(self._folder.open((PARTS, upload, str(number))), 0):
@@ -241,7 +259,8 @@ class Receiver:
     """Bytes on their way into the store: collected in a temporary file, published whole by `finish`, and
     removed at the end of the `with` block otherwise.
 
-    sha256: hash that the bytes must have; None: any. make: False if the folder of `place` must exist.
+    sha256: hash that the bytes must have; None: any. make: False if the folder of `place` must exist. is_new:
+    `finish` raises ObjectExists if a file is there by then.
     reserve_bytes: room on the disk that stays free, also while other uploads fill it.
     """
 
@@ -253,10 +272,11 @@ class Receiver:
         sha256: str | None,
         *,
         make: bool = True,
+        is_new: bool = False,
         reserve_bytes: int = 0,
     ) -> None:
         self._folder, self._place, self._size, self._sha256 = folder, place, size, sha256
-        self._make, self._reserve_bytes = make, reserve_bytes
+        self._make, self._is_new, self._reserve_bytes = make, is_new, reserve_bytes
         self._digest = hashlib.sha256()
         self._received = 0
         self._name, self._descriptor = folder.new_file()
@@ -292,7 +312,7 @@ class Receiver:
         with self._folder.errors():
             os.fsync(self._descriptor)
         self._close()
-        self._folder.publish(self._name, self._place, make=self._make)
+        self._folder.publish(self._name, self._place, make=self._make, is_new=self._is_new)
         self._is_published = True
 
     def __enter__(self) -> Receiver:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,6 +32,7 @@ from artifacts.store.contract import (
     StoreUnavailable,
     UploadInParts,
     WrongBytes,
+    is_blocked,
     number_of_parts,
     size_of_part,
 )
@@ -38,6 +41,9 @@ from artifacts.store.names import attachment, served_type
 PART_BYTES = 64 * 1024 * 1024
 PART_AGAIN_BYTES = 8 * 1024 * 1024
 """Size of the parts in which the dispatcher itself writes: one is in memory or in a file at a time."""
+UNCHECKED = "p/"
+"""Begin of the keys under which parts are joined, until their hash is checked."""
+_TOKEN = re.compile(r"[0-9a-f]{16}\Z")
 CONNECT_SECONDS, READ_SECONDS = 3.0, 15.0
 SKEW_SECONDS = 900.0
 """S3 itself refuses requests from more than 15 minutes ahead."""
@@ -117,9 +123,9 @@ class S3Store:
         return self._signed("get_object", {**self._named(key), **answer}, {}, seconds)
 
     def sign_part(self, key: ObjectKey, upload: str, number: int, size: int, seconds: float) -> SignedRequest:
-        bound = {"UploadId": upload, "PartNumber": number, "ContentLength": size}
+        bound = {"PartNumber": number, "ContentLength": size}
         return self._signed(
-            "upload_part", {**self._named(key), **bound}, {"Content-Length": str(size)}, seconds
+            "upload_part", {**self._upload(key, upload), **bound}, {"Content-Length": str(size)}, seconds
         )
 
     def _signed(
@@ -165,7 +171,7 @@ class S3Store:
                 yield chunk
 
     def write(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
-        if self.find(key) is not None:
+        if self._has(key):
             return
         if size > PART_BYTES:
             self._write_parts(key, size, chunks)
@@ -200,13 +206,28 @@ class S3Store:
                 )
                 return
         except BaseException:
-            self._abort(key, upload)
+            self._abort({**named, "UploadId": upload})
             raise
-        self._abort(key, upload)
+        self._abort({**named, "UploadId": upload})
+
+    def _has(self, key: ObjectKey) -> bool:
+        """Return True if the object is stored. An empty one in its place is removed."""
+        found = self.find(key)
+        if found is not None and is_blocked(found):
+            self.remove(key)
+            return False
+        return found is not None
 
     def remove(self, key: ObjectKey) -> None:
+        self._delete(self._named(key))
+
+    def _delete(self, named: Mapping[str, str]) -> None:
         with suppress(NoSuchObject), _store_errors():
-            self._client().delete_object(**self._named(key))
+            self._client().delete_object(**named)
+
+    def block(self, key: ObjectKey) -> None:
+        with _store_errors():
+            self._client().put_object(**self._named(key), Body=b"")
 
     def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
         place = self._place
@@ -225,53 +246,121 @@ class S3Store:
 
     # -- uploads in parts --------------------------------------------------------------------
 
+    # S3 knows no SHA-256 of an object that came in parts. So they are joined under a key of which nobody has
+    # a URL, read there once, and copied by the store to the object's own key.
+
     def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
+        token = secrets.token_hex(8)
         with _store_errors():
-            upload = self._client().create_multipart_upload(**self._named(key))["UploadId"]
-        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES))
+            begun = self._client().create_multipart_upload(**self._unchecked(key, token))
+        return UploadInParts(f"{token}:{begun['UploadId']}", PART_BYTES, number_of_parts(size, PART_BYTES))
 
     def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
-        stored = frozenset(self._stored_parts(key, upload, size))
+        stored = frozenset(self._stored_parts(self._upload(key, upload), size))
         return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES), stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
-        found = self._stored_parts(key, upload, size)
+        named = self._upload(key, upload)
+        joined = {name: named[name] for name in ("Bucket", "Key")}
+        try:
+            self._join(named, size)
+        except NoSuchObject:
+            if not self._is_there(joined):  # else a process died after it had joined them
+                raise
+        tag = self._check_hash(joined, key, size)
+        if not self._has(key):
+            self._copy(joined, key, size, tag)
+        self._delete(joined)
+
+    def _join(self, named: Mapping[str, str], size: int) -> None:
+        found = self._stored_parts(named, size)
         parts = number_of_parts(size, PART_BYTES)
         missing = sorted(set(range(1, parts + 1)) - found.keys())
         if missing:
             raise NoSuchObject(f"{len(missing)} of {parts} parts are missing, the first is {missing[0]}.")
         done = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(found.items())]
+        with _store_errors():
+            self._client().complete_multipart_upload(**named, MultipartUpload={"Parts": done})
+
+    def _is_there(self, named: Mapping[str, str]) -> bool:
         try:
             with _store_errors():
-                self._client().complete_multipart_upload(
-                    **self._named(key),
-                    UploadId=upload,
-                    MultipartUpload={"Parts": done},
-                    IfNoneMatch="*",
-                )
-        except ObjectExists:
-            self._abort(key, upload)
-            return
-        self._check_hash(key, size)
+                self._client().head_object(**named)
+        except NoSuchObject:
+            return False
+        return True
 
-    def _check_hash(self, key: ObjectKey, size: int) -> None:
-        """Read the object once: S3 knows no SHA-256 of an object that came in parts. Raises WrongBytes, and
-        removes it."""
+    def _check_hash(self, joined: Mapping[str, str], key: ObjectKey, size: int) -> str:
+        """Read joined parts once; return their tag. Raises WrongBytes, and removes them."""
         digest, read = hashlib.sha256(), 0
-        for chunk in self.chunks(key):
+        with _store_errors():
+            answer = self._client().get_object(**joined)
+        for chunk in self._chunks(answer["Body"]):
             digest.update(chunk)
             read += len(chunk)
         if read != size or digest.hexdigest() != key.sha256:
-            self.remove(key)
+            self._delete(joined)
             raise _wrong_hash(digest.hexdigest(), key.sha256)
+        return str(answer["ETag"])
+
+    def _copy(self, joined: Mapping[str, str], key: ObjectKey, size: int, tag: str) -> None:
+        """Copy what was checked inside the store, in parts: a single copy may take longer than an answer."""
+        client, named = self._client(), self._named(key)
+        source = {"CopySource": dict(joined), "CopySourceIfMatch": tag}
+        if size <= PART_BYTES:
+            with _store_errors():
+                client.copy_object(**named, **source)
+            return
+        with _store_errors():
+            upload = client.create_multipart_upload(**named)["UploadId"]
+        done = []
+        try:
+            for number, first in enumerate(range(0, size, PART_BYTES), 1):
+                last = min(first + PART_BYTES, size) - 1
+                with _store_errors():
+                    answer = client.upload_part_copy(
+                        **named,
+                        **source,
+                        UploadId=upload,
+                        PartNumber=number,
+                        CopySourceRange=f"bytes={first}-{last}",
+                    )
+                done.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
+            with _store_errors():
+                client.complete_multipart_upload(
+                    **named, UploadId=upload, MultipartUpload={"Parts": done}, IfNoneMatch="*"
+                )
+        except ObjectExists:  # the same bytes, by another way
+            self._abort({**named, "UploadId": upload})
+        except BaseException:
+            self._abort({**named, "UploadId": upload})
+            raise
 
     def abandon_parts(self, key: ObjectKey, upload: str) -> None:
-        self._abort(key, upload)
+        try:
+            named = self._upload(key, upload)
+        except NoSuchObject:
+            return
+        self._abort(named)
+        with suppress(StoreError):
+            self._delete({name: named[name] for name in ("Bucket", "Key")})
 
-    def _stored_parts(self, key: ObjectKey, upload: str, size: int) -> dict[int, str]:
+    def _unchecked(self, key: ObjectKey, token: str) -> dict[str, str]:
+        name = f"{self._place.prefix}{UNCHECKED}{key.tenant_id}/{key.sha256}/{token}"
+        return {"Bucket": self._place.bucket, "Key": name}
+
+    def _upload(self, key: ObjectKey, upload: str) -> dict[str, str]:
+        """Return what names an upload of ours in a request. Raises NoSuchObject, also for one that an earlier
+        version began."""
+        token, _, upload_id = upload.partition(":")
+        if not _TOKEN.match(token) or not upload_id:
+            raise NoSuchObject("There is no such upload.")
+        return {**self._unchecked(key, token), "UploadId": upload_id}
+
+    def _stored_parts(self, named: Mapping[str, str], size: int) -> dict[int, str]:
         """Return the tags of the parts with the right size, by number. Raises NoSuchObject."""
         found: dict[int, str] = {}
-        pages = self._client().get_paginator("list_parts").paginate(**self._named(key), UploadId=upload)
+        pages = self._client().get_paginator("list_parts").paginate(**named)
         try:
             with _store_errors():
                 for page in pages:
@@ -280,27 +369,41 @@ class S3Store:
             raise NoSuchObject("There is no such upload.") from None
         return found
 
-    def _abort(self, key: ObjectKey, upload: str) -> None:
+    def _abort(self, named: Mapping[str, str]) -> None:
         with suppress(StoreError), _store_errors():
-            self._client().abort_multipart_upload(**self._named(key), UploadId=upload)
+            self._client().abort_multipart_upload(**named)
 
     # -- care ----------------------------------------------------------------------------------
 
     def drop_unfinished(self, before: datetime) -> int:
-        place, dropped = self._place, 0
-        pages = (
-            self._client()
-            .get_paginator("list_multipart_uploads")
-            .paginate(Bucket=place.bucket, Prefix=f"{place.prefix}{PREFIX}")
-        )
+        dropped = 0
+        for prefix in (PREFIX, UNCHECKED):
+            dropped += sum(self._drop_uploads(prefix, before))
+        pages = self._client().get_paginator("list_objects_v2")
         with _store_errors():
-            for page in pages:
-                for one in page.get("Uploads", ()):
-                    key = read_key(one["Key"].removeprefix(place.prefix))
-                    if key is not None and one["Initiated"] < before:
-                        self._abort(key, one["UploadId"])
+            for page in pages.paginate(Bucket=self._place.bucket, Prefix=f"{self._place.prefix}{UNCHECKED}"):
+                for one in page.get("Contents", ()):
+                    if one["LastModified"] < before and self._is_ours(one["Key"]):
+                        self._delete({"Bucket": self._place.bucket, "Key": one["Key"]})
                         dropped += 1
         return dropped
+
+    def _drop_uploads(self, prefix: str, before: datetime) -> Iterator[int]:
+        place = self._place
+        pages = self._client().get_paginator("list_multipart_uploads")
+        with _store_errors():
+            for page in pages.paginate(Bucket=place.bucket, Prefix=f"{place.prefix}{prefix}"):
+                for one in page.get("Uploads", ()):
+                    if one["Initiated"] < before and self._is_ours(one["Key"]):
+                        self._abort({"Bucket": place.bucket, "Key": one["Key"], "UploadId": one["UploadId"]})
+                        yield 1
+
+    def _is_ours(self, name: str) -> bool:
+        rest = name.removeprefix(self._place.prefix)
+        if not rest.startswith(UNCHECKED):
+            return read_key(rest) is not None
+        object_name, _, token = rest.removeprefix(UNCHECKED).rpartition("/")
+        return read_key(f"{PREFIX}{object_name}") is not None and _TOKEN.match(token) is not None
 
     def check(self) -> str:
         try:

@@ -17,7 +17,7 @@ from artifacts.models import Artifact, RunUpload
 from artifacts.outputs import SavedOutput, reserve
 from artifacts.refs import only_ref, ref
 from artifacts.reservations import require_room
-from artifacts.store.contract import SignedRequest
+from artifacts.store.contract import SignedRequest, is_blocked
 from jobs.domain.errors import AttemptOver, TooManyRunArtifacts
 from jobs.execution.pushed_results import read_attempt
 from jobs.models import Job
@@ -79,6 +79,8 @@ def promise_output(job_id: str, attempt_id: str, wanted: WantedOutput, ports: Po
     stored = store.find(key)
     if stored is not None and stored.bytes == row.bytes:
         return PromisedOutput(row.artifact, None)
+    if stored is not None and is_blocked(stored):
+        store.remove(key)
     return PromisedOutput(row.artifact, store.sign_put(key, row.bytes, limits.artifact_url_seconds))
 
 

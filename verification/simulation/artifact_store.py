@@ -16,6 +16,7 @@ from artifacts.store.contract import (
     StoreUnavailable,
     UploadInParts,
     WrongBytes,
+    is_blocked,
 )
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
@@ -94,13 +95,20 @@ class SimulatedStore:
         if self._happens(self._faults.store_cut):
             self._note("put cut")
             raise StoreUnavailable("The connection to the store broke.")
-        self._stored.setdefault(key, (content, self._now()))
+        found = self._stored.get(key)
+        if found is None or is_blocked(StoredObject(key, len(found[0]), found[1])):
+            self._stored[key] = (content, self._now())
         self._reply("put")
 
     def remove(self, key: ObjectKey) -> None:
         self._begin(f"delete {key}")
         self._stored.pop(key, None)
         self._reply("delete")
+
+    def block(self, key: ObjectKey) -> None:
+        self._begin(f"block {key}")
+        self._stored[key] = (b"", self._now())
+        self._reply("block")
 
     def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
         self._begin("list")

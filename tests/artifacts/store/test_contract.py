@@ -14,7 +14,7 @@ import pytest
 
 from artifacts.keys import ObjectKey
 from artifacts.store import local, s3
-from artifacts.store.contract import NoSuchObject, WrongBytes, size_of_part
+from artifacts.store.contract import NoSuchObject, StoreUnavailable, WrongBytes, size_of_part
 
 from .conftest import Stage
 
@@ -333,9 +333,45 @@ def test_parts_with_another_hash_become_no_object(stage: Stage, small_parts: int
     key = key_of(b"something else")
     upload = stage.store.begin_parts(key, len(data))
     put_parts(stage, key, data, upload, [1, 2])
-    with pytest.raises(WrongBytes):
-        stage.store.complete_parts(key, upload.upload, len(data))
+    signed = stage.store.sign_get(key, 60.0)
+    answers = []
+    real = hashlib.sha256
+
+    def asked(*given: bytes) -> Any:
+        answers.append(stage.send(signed).status_code)  # while the hash is computed
+        return real(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashlib, "sha256", asked)
+        with pytest.raises(WrongBytes):
+            stage.store.complete_parts(key, upload.upload, len(data))
+    assert set(answers) == {404}
     assert stage.store.find(key) is None
+    stage.store.abandon_parts(key, upload.upload)
+    assert stage.store.drop_unfinished(datetime.now(UTC) + timedelta(hours=1)) == 0, "nothing is left"
+
+
+def test_parts_that_a_process_joined_before_it_died_are_completed_or_dropped(
+    s3_stage: Stage, small_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, data = s3_stage.store, os.urandom(small_parts + 17)
+    key = key_of(data)
+    upload = store.begin_parts(key, len(data))
+    put_parts(s3_stage, key, data, upload, [1, 2])
+
+    def died(*_: object) -> None:
+        raise StoreUnavailable
+
+    for wanted in ("_check_hash", "_copy"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), wanted, died)
+            with pytest.raises(StoreUnavailable):
+                store.complete_parts(key, upload.upload, len(data))
+        assert store.find(key) is None
+    assert store.drop_unfinished(datetime.now(UTC) - timedelta(hours=1)) == 0
+    store.complete_parts(key, upload.upload, len(data))
+    assert hashlib.sha256(b"".join(store.chunks(key))).hexdigest() == key.sha256
+    assert store.drop_unfinished(datetime.now(UTC) + timedelta(hours=1)) == 0, "nothing is left"
 
 
 def test_a_part_has_the_size_that_was_signed_and_belongs_to_its_object(stage: Stage) -> None:

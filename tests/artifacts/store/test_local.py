@@ -17,7 +17,7 @@ import pytest
 from django.conf import settings
 
 from artifacts.store import folder
-from artifacts.store.contract import NoSuchObject, StoreFull, StoreUnavailable
+from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 from artifacts.store.local import LocalStore
 from tests.support.waiting import wait_for
 
@@ -85,6 +85,18 @@ def test_a_planted_folder_link_is_not_followed(
     assert list(elsewhere.iterdir()) == []
     (elsewhere / KEY.sha256).write_bytes(b"secret")
     assert local_stage.send(store.sign_get(KEY, 60)).status_code == 404
+
+
+def test_an_upload_that_was_under_way_does_not_replace_an_erased_object(store: LocalStore) -> None:
+    with store.receive(KEY, len(DATA)) as receiver:
+        receiver.add(DATA)
+        store.block(KEY)
+        with pytest.raises(ObjectExists):
+            receiver.finish()
+    with pytest.raises(NoSuchObject):
+        store.open(KEY)
+    store.write(KEY, len(DATA), [DATA])  # by the dispatcher itself, for a new artifact
+    assert store.read(KEY, 0, 9) == DATA[:9]
 
 
 def test_a_planted_pipe_does_not_block(local_stage: Stage, store: LocalStore) -> None:

@@ -17,7 +17,7 @@ from django.contrib.auth.models import Permission, User
 from rest_framework.test import APIClient
 
 from artifacts.models import Artifact, ArtifactUse
-from artifacts.store.contract import NoSuchObject, Store, StoreUnavailable
+from artifacts.store.contract import NoSuchObject, Store, StoreUnavailable, is_blocked
 from artifacts.store.local import LocalStore
 from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
@@ -616,7 +616,9 @@ def test_an_erased_artifact_is_denied_at_once_and_can_be_uploaded_again(
         assert (answer.status_code, answer.json()["code"]) == (410, "artifact_gone")
     refused = submit(acme, {"image": {"$artifact": one}})
     assert (refused.status_code, refused.json()["errors"][0]["code"]) == (422, "artifact_missing")
-    assert store.find(Artifact.objects.get(pk=one).key) is None
+    left = store.find(Artifact.objects.get(pk=one).key)
+    assert left is not None
+    assert is_blocked(left)
     assert promise(acme, PNG).status_code == 201
     again = upload(acme, store, PNG)
     assert again != one
