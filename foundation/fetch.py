@@ -11,10 +11,11 @@ import http.client
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from urllib.parse import urljoin
 
 from foundation.http_client import (
@@ -111,9 +112,31 @@ def fetch_now(
     *,
     limits: FetchLimits,
     allowed: AllowedAddresses,
+    set_stop: Callable[[Callable[[], None] | None], None] = lambda stop: None,
 ) -> Fetched:
-    """`fetch` for a thread without an event loop."""
-    return asyncio.run(fetch(url, add, limits=limits, allowed=allowed))
+    """`fetch` for a thread without an event loop.
+
+    set_stop: gets what ends the read early from another thread, which is NotFetched; None at the end.
+    """
+    return asyncio.run(_until_stopped(fetch(url, add, limits=limits, allowed=allowed), set_stop))
+
+
+async def _until_stopped(
+    fetching: Coroutine[Any, Any, Fetched], set_stop: Callable[[Callable[[], None] | None], None]
+) -> Fetched:
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(fetching)
+
+    def stop() -> None:
+        with suppress(RuntimeError):  # the loop is closed: the read has ended
+            loop.call_soon_threadsafe(task.cancel)
+
+    set_stop(stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise NotFetched("was not read: its reader was stopped") from None
+    finally:
+        set_stop(None)
 
 
 def read_fetched_url(url: str, schemes: Collection[str] = ("https",)) -> Target:

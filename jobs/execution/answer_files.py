@@ -42,6 +42,7 @@ from gpus.errors import OutputInvalid, OutputRefused
 from gpus.protocol import ModelSpec
 from gpus.runners.base import SaveOutput
 from gpus.runners.transport import restored
+from jobs.execution.file_schema import schema_of_shown
 from jobs.execution.output_errors import OutputsUnavailable, no_room
 from jobs.execution.url_files import UrlFiles
 
@@ -126,6 +127,7 @@ class AnswerFiles:
         if texts is not None:
             value = restored(value, texts)
         if schema is not None:
+            schema = schema_of_shown(schema, [*shown, *refs])
             self._check(schema, with_values(value, dict.fromkeys(refs, _SHOWN_URL)) if refs else value)
         return _Read(value, files)
 

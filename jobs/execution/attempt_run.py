@@ -158,6 +158,7 @@ class AttemptRun:
     to_send: returns the request with the payload that the server gets; may raise GpuError. None: as it is.
     keep: keeps the outputs of a success (`RunOutputs.keep`). After OutputsUnavailable it is called again for
     `keep_seconds`; the lease is held meanwhile. None: the result is stored as it is.
+    abort: ends the reads of the run, and those of `keep`.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class AttemptRun:
         to_send: Callable[[RunRequest], RunRequest] | None = None,
         keep: Keep | None = None,
         keep_seconds: float = 0.0,
+        abort: Abort | None = None,
     ) -> None:
         self.request = request
         self.progress_events = progress_events
@@ -204,7 +206,7 @@ class AttemptRun:
         self._long_texts: LongTexts | None = None
         self._keep_until = self._keep_pause = 0.0
         self._orders: set[Order] = set()
-        self._abort = Abort()
+        self._abort = abort or Abort()
         # no reference to this run: a cycle would wait for the garbage collector
         self._background_cancel = BackgroundCancel(
             clock, self._abort, in_background if runner.answer_ends_run else None
@@ -230,7 +232,8 @@ class AttemptRun:
         """Set an order, and end the current read unless it may go on: HAND_OVER waits for a remote id, and a
         CANCEL may be requested in the background."""
         self._orders.add(order)
-        keeps_reading = order is Order.HAND_OVER
+        # the next worker reads the result of a polled run again, with its files
+        keeps_reading = order is Order.HAND_OVER and not (self._success and self.remote_committed)
         if order is Order.CANCEL:
             keeps_reading = self._try_cancel_in_background()
         if not keeps_reading:
@@ -330,6 +333,8 @@ class AttemptRun:
             return HandedOver() if self._may_hand_over(Order.LEASE_LOST) else LeaseLost()
         if Order.CANCEL in orders:
             return RunCancelled()
+        if self._is_past_deadline():
+            return DeadlineExceeded()
         if self._may_hand_over(Order.HAND_OVER):
             return HandedOver()  # its next worker polls the result again
         if Order.INTERRUPT in orders:

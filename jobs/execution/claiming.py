@@ -23,7 +23,7 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.health.health import evidence_for, refused_url
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, ReleaseMode
-from gpus.runners.base import RunRequest
+from gpus.runners.base import Abort, RunRequest
 from jobs import transitions
 from jobs.callbacks.guard import refused_origins
 from jobs.domain.states import AttemptState, JobState
@@ -317,7 +317,8 @@ def make_run(
         log_limits=_log_limits(worker, tries),
     )
     inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"))
-    files = _answer_files(worker, claimed) if spec.may_have_files else None
+    abort = Abort()
+    files = _answer_files(worker, claimed, abort) if spec.may_have_files else None
     outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes, files=files)
     tasks_url = f"{knobs.public_url.rstrip('/')}/api/v1/tasks"
     request = RunRequest(
@@ -361,6 +362,7 @@ def make_run(
         to_send=partial(with_input_urls, ports=worker.ports) if claimed.job.get("uses_artifacts") else None,
         keep=outputs.keep,
         keep_seconds=knobs.artifact_save_seconds,
+        abort=abort,
     )
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)
@@ -373,14 +375,15 @@ def make_run(
     return run
 
 
-def _answer_files(worker: WorkerState, claimed: Claimed) -> AnswerFiles:
-    """Return what keeps the files in the result of a claimed attempt."""
+def _answer_files(worker: WorkerState, claimed: Claimed, abort: Abort) -> AnswerFiles:
+    """Return what keeps the files in the result of a claimed attempt. abort: ends their reading."""
     ports = worker.ports
     urls = UrlFiles(
         claimed.endpoint,
         int(claimed.lease.tenant),
         ports.clock,
         lambda: refused_origins(ports.registry),
+        abort,
     )
     return AnswerFiles(claimed.spec, ports.schema_processes, urls)
 

@@ -45,7 +45,8 @@ class UrlFiles:
     """Reads the files of one attempt's result. They share `DISPATCHER_OUTPUT_FETCH_SECONDS`, from the first
     one on.
 
-    refused: returns the origins that no URL may lead to, but for the server's own.
+    refused: returns the origins that no URL may lead to, but for the server's own. abort: ends a read, and
+    all later ones.
     """
 
     def __init__(
@@ -54,11 +55,12 @@ class UrlFiles:
         tenant_id: int,
         clock: Clock,
         refused: Callable[[], RefusedOrigins],
+        abort: Abort,
         *,
         streams: StreamTransport | None = None,
     ) -> None:
         self._endpoint, self._tenant_id, self._clock = endpoint, tenant_id, clock
-        self._refused = refused
+        self._refused, self._abort = refused, abort
         self._streams = streams or HttpStream()
         self._until = math.inf
 
@@ -75,6 +77,8 @@ class UrlFiles:
         reading = _Reading(to, place)
         if not self._seconds_left:
             raise self._too_slow(reading)
+        if self._abort.fired:
+            raise _failed(place, "its run was stopped")
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 if not self._is_own(url):
@@ -108,7 +112,10 @@ class UrlFiles:
             raise OutputInvalid(f"{reading.place} can't be read: its URL {error}.") from None
         try:
             limits = FetchLimits(reading.most, self._seconds_left)
-            return fetch_now(url, reading.add, limits=limits, allowed=allowed).media_type
+            found = fetch_now(
+                url, reading.add, limits=limits, allowed=allowed, set_stop=self._abort.set_reader
+            )
+            return found.media_type
         except TooLong:
             raise reading.too_long() from None
         except AddressRefused as error:
@@ -146,7 +153,7 @@ class UrlFiles:
                 deadline_seconds=self._seconds_left,
                 max_bytes=reading.most,
                 ca_pem=self._endpoint.ca_pem,
-                abort=Abort(),
+                abort=self._abort,
             )
         except TooLong:
             raise reading.too_long() from None

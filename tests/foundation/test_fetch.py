@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import threading
 import time
+from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
@@ -184,6 +186,29 @@ def test_a_redirect_to_what_may_not_be_requested_is_an_error(location: str, text
     script = answering(f"Location: {location}\r\nContent-Length: 0\r\n", status="302 Found")
     with RawServer(script) as server, pytest.raises(NotFetched, match=text):
         read(server.url)
+
+
+def test_a_read_is_stopped_from_another_thread() -> None:
+    stops: list[Callable[[], None] | None] = []
+    released = threading.Event()
+
+    def script(visit: Visit) -> None:
+        visit.read_request()
+        visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        released.wait(30)
+
+    def stop(data: bytes) -> None:
+        assert stops[0] is not None
+        threading.Thread(target=stops[0]).start()
+
+    try:
+        with RawServer(script) as server, pytest.raises(NotFetched, match="its reader was stopped"):
+            fetch_now(server.url, stop, limits=LIMITS, allowed=loopback, set_stop=stops.append)
+    finally:
+        released.set()
+    assert stops[0] is not None
+    stops[0]()  # late, and without effect
+    assert stops[1:] == [None]
 
 
 def test_an_error_of_the_keeper_is_not_the_servers() -> None:

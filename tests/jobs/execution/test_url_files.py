@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from foundation.secrets import encrypt
 from gpus.errors import OutputInvalid, OutputNotStored, OutputRefused
 from gpus.models import Server
 from jobs.callbacks import guard
+from jobs.domain.states import JobState
 from jobs.execution import url_files
 from jobs.models import Attempt
+from jobs.operations.jobs import cancel_job
 from tests.jobs.execution.test_answer_files import (
     PNG,
     answer,
@@ -30,7 +33,8 @@ from tests.jobs.execution.test_answer_files import (
 )
 from tests.support.ports import free_port
 from tests.support.servers.answering import Answering, answering
-from tests.support.shop import Shop
+from tests.support.shop import Shop, state
+from tests.support.waiting import wait_for
 
 __all__ = ["server", "shop"]
 
@@ -270,6 +274,33 @@ def test_a_slow_drip_ends_in_time(shop, server, settings) -> None:
     finally:
         go.set()
     assert "DISPATCHER_OUTPUT_FETCH_SECONDS" in message
+
+
+@pytest.mark.parametrize("what", ["cancel", "deadline"])
+def test_a_cancel_and_the_deadline_break_the_read_off(shop, server, what: str) -> None:
+    answer(server, {"file": f"{server.url}/f"})
+    reading, go = threading.Event(), threading.Event()
+
+    def drip() -> Iterator[bytes]:
+        yield b"x"
+        reading.set()
+        go.wait(60)
+
+    serve(server, "/f", data=drip())
+    deadline = None if what == "cancel" else timedelta(seconds=1)
+    job = shop.submit(deadline_at=deadline and shop.ports.clock.now() + deadline)
+    try:
+        shop.work(shop.worker())
+        assert reading.wait(30)
+        if what == "cancel":
+            cancel_job(job.pk, ports=shop.ports)
+        ended = wait_for(lambda: state(job) in (JobState.CANCELLED, JobState.FAILED), seconds=30)
+    finally:
+        go.set()
+    assert ended
+    job.refresh_from_db()
+    assert job.error_code == ("cancelled" if what == "cancel" else "stopped_by_deadline")
+    assert Attempt.objects.get().slot_freed
 
 
 def test_a_compressed_file_is_refused(shop, server) -> None:

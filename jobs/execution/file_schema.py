@@ -1,0 +1,113 @@
+"""The schema of a result in which files stand as short texts: what it says of the text of a file itself, such
+as its length, can't be checked with them and is left out there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+from foundation.foreign_schema import ForeignSchema, compiled
+from foundation.json_paths import Path
+
+MAX_STEPS = 20_000
+"""Subschemas that are looked at, counted again wherever a $ref leads to them."""
+_ITEM = -1
+"""In a path: any item of a list."""
+_OF_THE_TEXT = ("minLength", "maxLength", "pattern", "enum", "const", "not", "if", "then", "else")
+
+
+def schema_of_shown(schema: ForeignSchema, files: Iterable[Path]) -> ForeignSchema:
+    """Return the schema without the rules for texts at these places. Their type, `format` and
+    `contentEncoding` stay. Raises SchemaRefused."""
+    places = {tuple(_ITEM if type(one) is int else one for one in path) for path in files}
+    return _rewritten(schema.text, frozenset(places)) if places else schema
+
+
+@lru_cache(maxsize=128)
+def _rewritten(text: str, places: frozenset[Path]) -> ForeignSchema:
+    root = json.loads(text)
+    return compiled(_Rewriter(root).rewrite(root, places, ()))
+
+
+class _Rewriter:
+    """Copies the parts of a schema that lead to the places. What a `$ref` leads to is copied into its place:
+    the definition itself may be of other values, too."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._steps = 0
+
+    def rewrite(self, schema: Any, places: frozenset[Path], under_way: tuple[str, ...]) -> Any:
+        """Return the schema of a value. places: from that value on."""
+        self._steps += 1
+        if not isinstance(schema, dict) or not places or self._steps > MAX_STEPS:
+            return schema
+        new = dict(schema)
+        more: list[Any] = []
+        if () in places:
+            for name in _OF_THE_TEXT:
+                new.pop(name, None)
+            if isinstance(branches := new.pop("oneOf", None), list):  # several may match without their rules
+                more.append({"anyOf": [self.rewrite(one, places, under_way) for one in branches]})
+        reference = new.get("$ref")
+        if isinstance(reference, str) and (target := self._target(reference)) is not None:
+            del new["$ref"]
+            if reference not in under_way:  # else it says the same of the same value once more
+                more.append(self.rewrite(target, places, (*under_way, reference)))
+        for name in ("allOf", "anyOf", "oneOf"):
+            if isinstance(new.get(name), list):
+                new[name] = [self.rewrite(one, places, under_way) for one in new[name]]
+        for name in ("then", "else"):
+            if name in new:
+                new[name] = self.rewrite(new[name], places, under_way)
+        if more:
+            new["allOf"] = [*new.get("allOf", ()), *more]
+        self._rewrite_below(new, places)
+        return new
+
+    def _rewrite_below(self, new: dict[str, Any], places: frozenset[Path]) -> None:
+        below: defaultdict[Any, set[Path]] = defaultdict(set)
+        for path in places:
+            if path:
+                below[path[0]].add(path[1:])
+        of_items = frozenset(below.pop(_ITEM, ()))
+        if of_items:
+            if "items" in new:
+                new["items"] = self.rewrite(new["items"], of_items, ())
+            if isinstance(new.get("prefixItems"), list):
+                new["prefixItems"] = [self.rewrite(one, of_items, ()) for one in new["prefixItems"]]
+        of_members = frozenset(path for paths in below.values() for path in paths)
+        if not of_members:
+            return
+        properties = new.get("properties")
+        if isinstance(properties, dict):
+            new["properties"] = {
+                key: self.rewrite(one, frozenset(below.get(key, ())), ()) for key, one in properties.items()
+            }
+        if "additionalProperties" in new:
+            new["additionalProperties"] = self.rewrite(new["additionalProperties"], of_members, ())
+        patterns = new.get("patternProperties")
+        if isinstance(patterns, dict):
+            new["patternProperties"] = {
+                key: self.rewrite(one, of_members, ()) for key, one in patterns.items()
+            }
+
+    def _target(self, reference: str) -> Any:
+        """Return what a reference inside the schema leads to; None for any other."""
+        if reference != "#" and not reference.startswith("#/"):
+            return None
+        found = self._root
+        for part in unquote(reference[2:]).split("/") if reference != "#" else ():
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping):
+                found = found.get(key)
+            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                return None
+        return found
