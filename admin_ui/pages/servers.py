@@ -15,18 +15,20 @@ from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from admin_ui.actions.machine_actions import MachineActions, circuit_text, close_circuits
-from admin_ui.actions.operations import LATER, actor, confirm_first
+from admin_ui.actions.operations import LATER, actor, confirm_first, for_each
 from admin_ui.pages.add_model_server import AddModelServer
 from admin_ui.pages.server import ServerOverview
 from admin_ui.parts.base_pages import ReadOnlyInline
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
 from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge, list_link, model_link
 from admin_ui.parts.typed_decorators import column, operation
+from foundation.program import command_line
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import CircuitKind, DesiredState
 from gpus.registry.controls import switch_server
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import remove_server
+from gpus.registry.upload_url import renew_upload_url
 from jobs import ports
 
 _WRITTEN_BY_OTHERS = ("slots", "desired", "boot_id", "healthy", "checked_at", "last_error")
@@ -79,6 +81,7 @@ class ServerPages(MachineActions, AddModelServer, ServerOverview):
         "drain_machines",
         "switch_machines_off",
         "close_circuit",
+        "renew_upload_keys",
     )
     inlines = (PlacementsOfServer, OpenQuarantine)
     readonly_fields = ("health", "circuit", "boot_id", "checked_at", "last_error")
@@ -106,6 +109,20 @@ class ServerPages(MachineActions, AddModelServer, ServerOverview):
     @operation("Close the circuit (problem fixed)", permissions=["change"])
     def close_circuit(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         close_circuits(request, CircuitKind.SERVER, queryset.order_by("name").values_list("name", flat=True))
+
+    @operation("Renew the upload key (Cog)", permissions=["change"])
+    @confirm_first(
+        "Renew the upload keys of these servers?",
+        "The old keys are refused at once: start each Cog container again with its new --upload-url.",
+        "Yes, renew",
+    )
+    def renew_upload_keys(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        def renew(name: str) -> str:
+            renew_upload_url(name, by=actor(request))
+            return "renewed"
+
+        for_each(request, queryset.order_by("name").values_list("name", flat=True), renew)
+        messages.info(request, f"`{command_line('upload_url')} NAME` shows the new address of a server.")
 
     @column("circuit")
     def circuit(self, server: Server) -> str:

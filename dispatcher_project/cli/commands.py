@@ -69,6 +69,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("usage", "Show what tenants used, by day, model or tag"),
         Entry("create_key", "Create an API key, and its tenant if there is none yet"),
         Entry("keys", "List, rotate or revoke API keys"),
+        Entry("upload_url", "Show or renew the address to which a Cog container uploads its files"),
         Entry("webhook_secret", "Show or renew the secret that signs a tenant's callbacks"),
         Entry("unlock", "Allow sign-ins to the admin again after failures"),
         Entry("createsuperuser", "Create an administrator's login for the admin"),

@@ -69,7 +69,7 @@ class CogUploads:
 
     async def _admitted(self, exchange: Exchange, key: str) -> CogAttempt:
         """Return the attempt that a request's head names, if it may upload. Raises Problem and Refused."""
-        server = server_of_key(key)
+        server = await self._with_database(lambda: server_of_key(key))
         if server is None:
             raise Problem(401, "invalid_upload_key", "The address has no key of a server. Read it anew.")
         attempt_id, length = exchange.header("x-prediction-id"), exchange.declared

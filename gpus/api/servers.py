@@ -175,7 +175,7 @@ def _server(row: Server, seen: Observed, paused: Collection[str]) -> answers.Ser
             {"model": one.model_id, "endpoint": one.endpoint, "paused": one.model_id in paused}
             for one in sorted(row.placements.all(), key=lambda one: one.model_id)
         ],
-        "upload_url": upload_url(row.name) if _is_cog(row) else None,
+        "upload_url": upload_url(row) if _is_cog(row) else None,
         "live": seen.state != "unknown",
     }
 

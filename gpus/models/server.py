@@ -139,6 +139,14 @@ class Server(models.Model):
     ca_pem = models.TextField(
         blank=True, default="", help_text="Optional CA certificate (PEM) to trust for this server."
     )
+    upload_salt = models.CharField(
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Part of the key with which a Cog container uploads its files.",
+    )
     boot_id = models.CharField(max_length=100, blank=True, default="", editable=False)
     healthy = models.BooleanField(null=True, default=None, editable=False)
     tells_health = models.BooleanField(

@@ -23,6 +23,7 @@ from gpus.registry.audit import read_pool_models, record, record_version, record
 from gpus.registry.index_sync import LeasesOf, forget_servers, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields
 from gpus.registry.queries import rows_changed
+from gpus.registry.upload_url import new_salt
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def register_server(
         row = Server.objects.select_for_update().filter(name=server).first()
         created = row is None
         if row is None:
-            row = Server(name=server, pool=home)
+            row = Server(name=server, pool=home, upload_salt=new_salt())
         elif row.pool_id != home.name:
             raise RegistryRefused(
                 "server_in_other_pool",

@@ -11,11 +11,13 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from django.core.management import call_command
 
 from artifacts.models import Artifact, RunUpload
 from artifacts.refs import ref
 from dispatcher_project.web.cog_uploads import CogUploads
 from foundation.ids import new_id
+from gpus.models import AuditEntry, Pool, Server
 from gpus.registry.upload_url import COG_UPLOADS, upload_url
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import cog_uploads
@@ -45,7 +47,7 @@ def shop(valkey: Any, fleet: str, cog: CogServer, settings: Any, tmp_path: Path)
     with serving(http_only(CogUploads(lambda: shop.ports))) as uploads, Receiver(shop) as url:
         knobs = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
         settings.DISPATCHER = replace(knobs, public_url=uploads)
-        cog.upload_url = upload_url("gpu-1")
+        cog.upload_url = upload_url(Server.objects.get(name="gpu-1"))
         settings.DISPATCHER = replace(knobs, public_url=url)
         yield shop
         shop.close()
@@ -123,12 +125,14 @@ def test_only_a_running_prediction_of_this_server_may_upload(
     base = cog.upload_url
     root = base.partition(COG_UPLOADS)[0]
     settings.DISPATCHER = replace(settings.DISPATCHER, public_url=root)
-    other = upload_url("gpu-2")
+    other = upload_url(Server.objects.create(name="gpu-2", pool=Pool.objects.get()))
+    removed = upload_url(Server(name="gpu-3"))
     for address, headers, status in (
         (f"{base}x/film", of(running), 401),
         (f"{root}{COG_UPLOADS}gpu-1/film", of(running), 401),
         (f"{root}{COG_UPLOADS}{quote('gpu-1.' + chr(233))}/film", of(running), 401),
         (f"{other}/film", of(running), 404),
+        (f"{removed}/film", of(running), 401),
         (f"{base}/film", {"X-Prediction-ID": new_id()}, 404),
         (f"{base}/film", {"X-Prediction-ID": "x"}, 400),
         (f"{base}/film", {}, 400),
@@ -144,6 +148,15 @@ def test_only_a_running_prediction_of_this_server_may_upload(
         connection.sendall(_head(base, running, 1_000_000))
         answer = connection.recv(65536)
     assert b" 409 " in answer.split(b"\r\n")[0], "before it sends its bytes"
+
+
+def test_a_key_that_was_renewed_is_refused_at_once(cog: CogServer, running: Attempt) -> None:
+    assert put(f"{cog.upload_url}/film", of(running))[0] == 201
+    call_command("upload_url", "gpu-1", renew=True, yes=True, json=False)
+    assert put(f"{cog.upload_url}/film", of(running))[0] == 401
+    renewed = upload_url(Server.objects.get(name="gpu-1")).rpartition("/")[2]
+    assert put(f"{cog.upload_url.rpartition('/')[0]}/{renewed}/film", of(running))[0] == 201
+    assert AuditEntry.objects.get().action == "renew_upload_url"
 
 
 @pytest.mark.sqlite_only
