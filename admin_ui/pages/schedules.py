@@ -150,7 +150,7 @@ class SchedulePages(ReadOnlyAdmin):
     def next_due(self, schedule: Schedule) -> datetime | None:
         return operations.shown_next_due_at(schedule, _now())
 
-    @column("waiting firings")
+    @column("waiting firings", once=True)
     def waiting(self, schedule: Schedule) -> SafeString | str:
         backlog = backlog_of(schedule, _now())
         links = [
@@ -163,7 +163,7 @@ class SchedulePages(ReadOnlyAdmin):
     def shown_target(self, schedule: Schedule) -> SafeString | str:
         return json_block(schedule.target)
 
-    @column("next fire times")
+    @column("next fire times", once=True)
     def next_times(self, schedule: Schedule) -> SafeString | str:
         found = operations.fire_times(schedule, SHOWN, _now())
         rows = format_html_join(
@@ -171,11 +171,11 @@ class SchedulePages(ReadOnlyAdmin):
         )
         return format_html("<ol>{}</ol>", rows) if found else "–"
 
-    @column("two days")
+    @column("two days", once=True)
     def strip(self, schedule: Schedule) -> SafeString:
         return calendar_strip(schedule, _now())
 
-    @column("last firings")
+    @column("last firings", once=True)
     def last_firings(self, schedule: Schedule) -> SafeString | str:
         rows = format_html_join(
             "",

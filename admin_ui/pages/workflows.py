@@ -296,38 +296,38 @@ class WaitPages(HistoryAdmin):
         return "–" if wait.due_at is None else span(timezone.now(), max(wait.due_at, timezone.now()))
 
 
+class _MapPages(HistoryAdmin):
+    """Base of the pages of what a map has: rows of its node."""
+
+    list_select_related = ("node",)
+    ordering: tuple[str, ...] = ("-node_id",)
+    sortable_by = ()
+
+
 @admin.register(MapState)
-class MapPages(HistoryAdmin):
+class MapStatePages(_MapPages):
     about = "How far the maps of runs have come."
     heavy = ("todo",)
     list_display = ("node", "total", "next_index", "running", "completed", "failed")
-    list_select_related = ("node",)
-    ordering = ("-node_id",)
-    sortable_by = ()
     fields = ("node", ("total", "next_index"), ("running", "completed", "failed"), "first_round")
 
 
 @admin.register(MapChunk)
-class MapChunkPages(HistoryAdmin):
+class MapChunkPages(_MapPages):
     about = "The lists of maps, 500 items in a row."
     heavy = ("items",)
     list_display = ("id", "node", "first")
-    list_select_related = ("node",)
     ordering = ("-id",)
-    sortable_by = ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("node", "first", *(("items",) if sees_payloads(request) else ()))
 
 
 @admin.register(MapFile)
-class MapFilePages(HistoryAdmin):
+class MapFilePages(_MapPages):
     about = "The artifacts of JSON lines whose lines are the items of maps."
     heavy = ("starts",)
     list_display = ("node", "artifact", "items", "line", "offset", "is_read")
-    list_select_related = ("node",)
-    ordering = ("-node_id",)
-    sortable_by = ()
     fields = ("node", "artifact", ("items", "line"), ("offset", "is_read"))
 
 

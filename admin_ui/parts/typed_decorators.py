@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 from unfold import decorators
@@ -12,13 +13,28 @@ from unfold.forms import BaseDialogForm
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def column(description: str, *, ordering: str | None = None) -> Callable[[Method], Method]:
-    """Make a method a list column. description: its heading. ordering: the field that it sorts by."""
+def column(
+    description: str, *, ordering: str | None = None, once: bool = False
+) -> Callable[[Method], Method]:
+    """Make a method a list column. description: its heading. ordering: the field that it sorts by. once: keep
+    its value on the row, for one that asks the database: a page's template reads a value up to five times."""
 
     def decorate(method: Method) -> Method:
-        return decorators.display(description=description, ordering=ordering)(method)  # type: ignore[no-any-return]
+        shown = _once(method) if once else method
+        return decorators.display(description=description, ordering=ordering)(shown)  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _once(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def known(page: Any, row: Any) -> Any:
+        values = row.__dict__.setdefault("_column_values", {})
+        if method.__qualname__ not in values:
+            values[method.__qualname__] = method(page, row)
+        return values[method.__qualname__]
+
+    return known
 
 
 def operation(

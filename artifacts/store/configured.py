@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from artifacts.store.contract import Store
 from artifacts.store.local import LocalStore
 from artifacts.store.s3 import S3Place, S3Store
+from foundation.public_url import public_url
 
 
 class ProcessStore:
@@ -45,7 +46,7 @@ def make_store(now: Callable[[], datetime]) -> Store:
     folder, is_shared = place
     return LocalStore(
         folder or Path(settings.ARTIFACT_FOLDER),
-        f"{(limits.artifact_url or limits.public_url).rstrip('/')}{STORE_PATH}",
+        public_url(STORE_PATH, base=limits.artifact_url),
         now,
         reserve_bytes=limits.artifact_reserve_bytes,
         is_shared=is_shared,

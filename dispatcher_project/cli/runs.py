@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.core.management.base import CommandError
 from django.db.models import F
 
 from dispatcher_project.cli.screen import age, line, plain, table
+from foundation.public_url import public_url
 from gpus.registry.audit import cli_actor
 from jobs.domain.access import Principal
 from workflows.api.views import nodes_json, run_json, summary_json
@@ -130,7 +130,7 @@ def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
             lines.append(line(text + (f"; {unknown}" if unknown else ""), wraps=True))
     partial = " of its first jobs" if why["cost"]["is_partial"] else ""
     page = run_json(run, operator())["urls"]["page"]
-    shown = f"  page {settings.DISPATCHER.public_url.rstrip('/')}{page}" if page else ""
+    shown = f"  page {public_url(page)}" if page else ""
     lines.append(line(f"cost {why['cost']['gpu_seconds']:.1f} GPU-seconds{partial}{shown}", wraps=True))
     return lines
 

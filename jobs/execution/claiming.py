@@ -18,6 +18,7 @@ from django.db import DatabaseError, transaction
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.ids import new_id
+from foundation.public_url import public_url
 from foundation.secrets import SecretUnreadable, signed
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.health.health import evidence_for, refused_url
@@ -320,7 +321,7 @@ def make_run(
     abort = Abort()
     files = _answer_files(worker, claimed, abort) if spec.may_have_files else None
     outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes, files=files)
-    tasks_url = f"{knobs.public_url.rstrip('/')}/api/v1/tasks"
+    tasks_url = public_url("/api/v1/tasks")
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,

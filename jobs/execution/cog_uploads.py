@@ -14,6 +14,7 @@ from artifacts.keys import ObjectKey
 from artifacts.media_types import type_of
 from foundation.database import statements
 from foundation.database.statements import value
+from foundation.public_url import public_url
 from jobs.domain.errors import AttemptOver
 from jobs.execution.pushed_results import read_attempt
 from jobs.execution.run_uploads import WantedOutput, promise_output
@@ -69,4 +70,4 @@ def keep_upload(attempt: CogAttempt, file: LocalFile, ports: Ports) -> str:
     key = ObjectKey(attempt.tenant_id, file.sha256)
     if promised.upload is not None:
         ports.artifact_store.write(key, file.length, file.chunks())
-    return f"{settings.DISPATCHER.public_url.rstrip('/')}/{key}"
+    return public_url(f"/{key}")
