@@ -28,6 +28,7 @@ from workflows.execution.callbacks import callbacks_of
 from workflows.execution.file_maps import items_of
 from workflows.execution.long_outputs import stored_output
 from workflows.execution.open_maps import MAP_FAILED
+from workflows.execution.retried import postponed_of
 from workflows.models import MapChunk, MapFile, MapState, Node, Run, RunEvent, follower_of
 
 _FINAL_NODE = frozenset(state.value for state in FINAL_NODE_STATES)
@@ -155,6 +156,8 @@ def _lost_ends(rows: _Rows) -> Iterator[str]:
     run = rows.run
     if run.state == RunState.RUNNING and EndNotice.objects.filter(followed_by=follower_of(run.id)).exists():
         yield f"(9) run {run.id} has unread notices of ends"
+    if run.state != RunState.RUNNING and EndNotice.objects.filter(followed_by=postponed_of(run.id)).exists():
+        yield f"(9) run {run.id} is {run.state}, and the success of a retried job still waits for its end"
     for node in rows.nodes:
         if node.state in _FINAL_NODE:
             continue

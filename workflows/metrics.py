@@ -17,7 +17,7 @@ from jobs.reports.rollups import BOUNDS_SECONDS
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import RunState
 from workflows.execution.counts import STEP_BOUNDS_SECONDS
-from workflows.models import Run, Wait
+from workflows.models import Run, Wait, follower_of
 
 
 def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
@@ -39,7 +39,8 @@ def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
     counts = Counter({int(code): count for _, code, count in counters.read(Name.ADVANCES)})
     steps.add_metric([], buckets(counts, STEP_BOUNDS_SECONDS), sum_value=None)
     yield steps
-    oldest = EndNotice.objects.order_by("at").values_list("at", flat=True).first()
+    unread = EndNotice.objects.filter(followed_by__startswith=follower_of(""))
+    oldest = unread.order_by("at").values_list("at", flat=True).first()
     age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
     yield GaugeMetricFamily(
         "dispatcher_end_notices_oldest_seconds", "Age of the oldest end that a run has not read.", value=age

@@ -239,3 +239,81 @@ def test_a_sub_run_that_goes_on_lets_its_parent_go_on(theatre: Theatre, repair: 
     repair(*failed_jobs())
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
     assert set(Run.objects.values_list("state", "round")) == {("completed", 2)}
+
+
+def asked_after_a_failure() -> dict[str, Any]:
+    """`b` needs `a`, which fails; a question is asked as soon as both have ended."""
+    return {
+        "nodes": {
+            "a": faulty(),
+            "b": model(needs=["a"]),
+            "ask": {
+                "human": {"title": "?", "choose_from": {"$ref": "b.list", "default": [1]}},
+                "needs": ["b"],
+                "needs_rule": "all_done",
+            },
+        }
+    }
+
+
+def test_a_success_waits_for_the_end_of_a_run_that_has_gone_on_without_it(
+    theatre: Theatre, repair: Repair
+) -> None:
+    run = theatre.start(asked_after_a_failure())
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    repair(*failed_jobs())
+    theatre.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
+    assert states(run) == {"a": "failed", "b": "cancelled", "ask": "running"}
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
+    theatre.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
+    assert states(run) == {"a": "completed", "b": "completed", "ask": "running"}
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+
+
+def test_a_success_that_waited_is_found_by_the_sweep(theatre: Theatre, repair: Repair) -> None:
+    """The process may die between the end of the run and the look for such successes."""
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
+    repair(*failed_jobs())
+    while not EndNotice.objects.filter(state="completed").exists():
+        theatre.worker.work("m")
+    EndNotice.objects.update(followed_by=f"later:{run.id}")
+    lost_ends.sweep(theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+
+
+def test_a_success_that_waited_does_not_begin_a_cancelled_run_anew(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.start(asked_after_a_failure())
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    repair(*failed_jobs())
+    theatre.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
+    operations.cancel_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.CANCELLED and not EndNotice.objects.exists())
+    theatre.advance(run)
+    assert (run.state, run.round) == (RunState.CANCELLED, 1)
+
+
+def test_a_success_of_a_round_before_the_restart_changes_nothing(theatre: Theatre, repair: Repair) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
+    [first] = failed_jobs()
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert len(failed_jobs()) == 2
+    repair(first)
+    while not EndNotice.objects.filter(state="completed").exists():
+        theatre.worker.work("m")
+    theatre.until(run, lambda: not EndNotice.objects.exists())
+    assert (run.state, run.round) == (RunState.FAILED, 2)
+    assert states(run) == {"a": "failed", "b": "cancelled"}
+
+
+def test_the_handler_of_failures_does_not_run_again_for_its_own_success(
+    theatre: Theatre, repair: Repair
+) -> None:
+    spec = {"nodes": {"a": faulty(), "notify": faulty()}, "on_failure": {"node": "notify"}}
+    run = theatre.to_end(theatre.start(spec))
+    letter = Node.objects.get(run=run, key="notify").job_id or ""
+    repair(letter)
+    theatre.until(run, lambda: states(run)["notify"] == "completed")
+    theatre.advance(run)
+    assert (run.state, run.round) == (RunState.FAILED, 1)

@@ -169,7 +169,7 @@ class Promptness:
                 continue
             for view in free:
                 server, _ = split_slot(view.slot)
-                if job.model in placed[server] and job.avoid_server != server and self._has_ticket(job):
+                if job.model in placed[server] and job.avoid_server != server and self._can_be_claimed(job):
                     yield (
                         ("unclaimed", view.slot, job.pool),
                         CLAIM_SECONDS + self._registry_seconds(),
@@ -208,12 +208,17 @@ class Promptness:
         process = self._world.known.get(worker)
         return None if process is None else process.died_at
 
-    def _has_ticket(self, job: Job) -> bool:
+    def _can_be_claimed(self, job: Job) -> bool:
+        """Return True if it is in the index, and its model is not held back because it failed on several
+        servers."""
+        leases = self._ports.leases(job.fleet)
         try:
-            (found,) = self._ports.leases(job.fleet).has_tickets(job.pool, [job.ticket])
+            (found,) = leases.has_tickets(job.pool, [job.ticket])
+            circuit = leases.circuits(job.pool, []).models.get(job.model)
         except LeasingUnavailable:
             return False
-        return bool(found) and not self._world.versions.is_held(job.fleet, job.id)
+        is_closed = circuit is None or circuit.state is CircuitState.CLOSED
+        return bool(found) and is_closed and not self._world.versions.is_held(job.fleet, job.id)
 
     # -- runs of dead workers --------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from verification.simulation.world import WARM_UP_SECONDS, World
 from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
+from workflows.execution.retried import postponed_of_ended_runs
 from workflows.models import Node, Run, Version, Wait, Workflow, follower_of
 
 STUCK_SECONDS = 60.0
@@ -171,7 +172,7 @@ class WorkflowRuns:
     def is_over(self) -> bool:
         """Return True if each run was started and has ended."""
         return all(order.run_ids for order in self.orders) and not (
-            self.orders and Run.objects.filter(finished_at=None).exists()
+            self.orders and (Run.objects.filter(finished_at=None).exists() or postponed_of_ended_runs(1))
         )
 
     def job_count(self) -> int:

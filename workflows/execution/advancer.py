@@ -39,7 +39,7 @@ from workflows.execution.long_outputs import keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
-from workflows.execution.retried import is_retried, retried_among, take_retried
+from workflows.execution.retried import end_postponed, is_retried, retried_among, take_retried
 from workflows.execution.scope import RunScope
 from workflows.execution.starts import STARTS, NodeStarter
 from workflows.execution.writes import Overtaken, Writes
@@ -149,6 +149,8 @@ class Advancer:
             self.ports.wake_callbacks(callbacks)
         followers = [follower_of(child.id) for step in steps for child in step.writes.runs]
         followers += [follower_of(step.parent_run_id) for step in steps if step.parent_run_id is not None]
+        if over := [step.run.id for step in steps if step.end is not None]:
+            followers += end_postponed(over)
         if followers:
             self.ports.wake_followers(followers)
 

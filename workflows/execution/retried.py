@@ -1,5 +1,9 @@
 """Goes on with a run whose dead letter an operator retried with success: the job's node counts as
-completed, and the nodes after it run. Other failed nodes stay failed; a restart runs them again."""
+completed, and the nodes after it run. Other failed nodes stay failed; a restart runs them again.
+
+A success is ignored if a restart has run the node again since. It is postponed while the run is not over and
+a node after the failed one has begun with what the failure left it: once the run has ended, a new round runs
+all nodes after it."""
 
 from __future__ import annotations
 
@@ -19,6 +23,13 @@ from workflows.execution.open_maps import MAP_FAILED
 from workflows.execution.reads import EndedNodes
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
 
+_POSTPONED = "later:"
+
+
+def postponed_of(run_id: str) -> str:
+    """Return the value of `EndNotice.followed_by` for a postponed success."""
+    return f"{_POSTPONED}{run_id}"
+
 
 def is_retried(notice: EndNotice) -> bool:
     """Return True for the success of a job, or sub-run, that had ended before."""
@@ -36,7 +47,7 @@ def take_retried(run_id: str, ports: Ports) -> bool:
     """Take the notices of retried jobs of a run into account, and delete them. Return True if the run goes
     on.
 
-    A run that has failed gets a new round; in a running one the nodes that the failure kept from starting
+    A run that has ended gets a new round; in a running one the nodes that the failure kept from starting
     wait again.
     """
     now = ports.clock.now()
@@ -47,21 +58,28 @@ def take_retried(run_id: str, ports: Ports) -> bool:
                 followed_by=follower_of(run_id), round__gt=1, state=NodeState.COMPLETED.value
             )
         )
-        EndNotice.objects.filter(id__in=[notice.id for notice in notices]).delete()
         if run is None or run.erase_requested_at is not None or not notices:
+            EndNotice.objects.filter(id__in=[notice.id for notice in notices]).delete()
             return False
         plan = read_definition(run.version.spec)
-        taken = [
-            node
-            for notice in notices
-            if (node := EndedNodes(run, [notice]).by_ended_id.get(notice.ended_id)) is not None
-            and node.state == NodeState.FAILED
-        ]
         is_over = run.state != RunState.RUNNING
+        taken, postponed = [], []
+        for notice in notices:
+            node = EndedNodes(run, [notice]).by_ended_id.get(notice.ended_id)
+            if node is None or not _is_newest_failure(run, node):
+                continue
+            if not is_over and _has_gone_on(run, plan, node):
+                postponed.append(notice.id)
+            else:
+                taken.append(node)
+        EndNotice.objects.filter(id__in=postponed).update(followed_by=postponed_of(run_id))
+        EndNotice.objects.filter(id__in={notice.id for notice in notices} - {*postponed}).delete()
+        if not taken:
+            return False
         after = _complete(run, plan, taken)
         run.steps += 1  # a step under way has read counts of maps that are old now
         if after is None:
-            run.save(update_fields=["steps"])
+            run.save(update_fields=["steps", "node_states"])
             return False
         waiting = after if is_over else _unstart(run, after)
         run.node_states |= dict.fromkeys(waiting, NodeState.PENDING.value)
@@ -89,18 +107,69 @@ def take_retried(run_id: str, ports: Ports) -> bool:
     return True
 
 
+def end_postponed(run_ids: Iterable[str]) -> list[str]:
+    """Make the postponed successes of these runs, which have ended, due. Return the followers to wake. Those
+    of a cancelled run are deleted."""
+    names = {postponed_of(run_id): run_id for run_id in run_ids}
+    found = EndNotice.objects.filter(followed_by__in=names).order_by()
+    waiting = [names[name] for name in found.values_list("followed_by", flat=True).distinct()]
+    if not waiting:
+        return []
+    ended = Run.objects.filter(id__in=waiting, state__in=[RunState.COMPLETED.value, RunState.FAILED.value])
+    goes_on = list(ended.values_list("id", flat=True))
+    for run_id in waiting:
+        own = EndNotice.objects.filter(followed_by=postponed_of(run_id))
+        if run_id in goes_on:
+            own.update(followed_by=follower_of(run_id))
+        else:
+            own.delete()
+    return [follower_of(run_id) for run_id in goes_on]
+
+
+def postponed_of_ended_runs(most: int) -> list[str]:
+    """Return runs that are not running, or are gone, with postponed successes."""
+    names = EndNotice.objects.filter(followed_by__startswith=_POSTPONED).order_by()
+    found = [name.removeprefix(_POSTPONED) for name in names.values_list("followed_by", flat=True).distinct()]
+    running = set(Run.objects.filter(id__in=found, state=RunState.RUNNING.value).values_list("id", flat=True))
+    return [run_id for run_id in found if run_id not in running][:most]
+
+
+def _is_newest_failure(run: Run, node: Node) -> bool:
+    """Return True if this node, or item of a map, has failed and was not restarted since."""
+    if node.state != NodeState.FAILED:
+        return False
+    if node.index is None and run.node_states[node.base] != NodeState.FAILED:
+        return False
+    return not Node.objects.filter(run=run, key=node.base, round__gt=node.round).exists()
+
+
+def _has_gone_on(run: Run, plan: Plan, node: Node) -> bool:
+    """Return True if a node after this failed one has begun, or the handler of failures."""
+    if run.node_states[node.base] != NodeState.FAILED:
+        return False  # an item of a map that has not failed: the nodes after it do not depend on it
+    if plan.on_failure is not None and run.node_states[plan.on_failure.key] != NodeState.PENDING:
+        return True
+    after = nodes_to_restart(plan, {}, plan.needed_by.get(node.base, ()))
+    decided = {key for key in after if run.node_states[key] != NodeState.PENDING}
+    return bool(decided - _unstarted(run, decided))
+
+
 def _bases(nodes: Sequence[Node]) -> set[str]:
     return {node.base for node in nodes if node.index is not None}
 
 
 def _complete(run: Run, plan: Plan, nodes: Sequence[Node]) -> set[str] | None:
     """Mark these nodes as completed. Return the nodes that are to run now; None if the run does not go on: an
-    item of a map that still fails. A map that failed in this round of a run that has not ended goes on in its
-    row; one of an earlier round gets a row of this one, and keeps its completed items."""
+    item of a map that still fails, or the handler of failures. A map that failed in this round of a run that
+    has not ended goes on in its row; one of an earlier round gets a row of this one, and keeps its completed
+    items."""
     after: set[str] | None = None
     for node in nodes:
         node.state, node.code, node.detail = NodeState.COMPLETED.value, "", ""
         node.save(update_fields=["state", "code", "detail"])
+        if plan.on_failure is not None and node.base == plan.on_failure.key:
+            run.node_states[node.base] = NodeState.COMPLETED.value
+            continue
         if node.index is not None:
             own = _map_that_goes_on(run, plan, node)
             if own is None:
@@ -148,12 +217,18 @@ def _reopen(run: Run, node: Node) -> None:
     run.node_states[node.base] = NodeState.RUNNING.value
 
 
-def _unstart(run: Run, keys: set[str]) -> set[str]:
-    """Delete the rows of nodes that a failure kept from starting; return their keys. Rows of earlier rounds
-    stay."""
+def _unstarted(run: Run, keys: set[str]) -> set[str]:
+    """Return those of these nodes that a failure kept from starting."""
     found: set[str] = set()
     for node in Node.objects.filter(run=run, key__in=keys).order_by("round"):
         (found.add if node.code in (NEEDS_UNMET, NEEDS_SKIPPED) else found.discard)(node.key)
+    return found
+
+
+def _unstart(run: Run, keys: set[str]) -> set[str]:
+    """Delete the rows of nodes that a failure kept from starting; return their keys. Rows of earlier rounds
+    stay."""
+    found = _unstarted(run, keys)
     Node.objects.filter(run=run, key__in=found, round=run.round).delete()
     return found
 

@@ -18,7 +18,7 @@ from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.domain.states import RunState
-from workflows.execution.retried import take_retried
+from workflows.execution.retried import end_postponed, postponed_of_ended_runs, take_retried
 from workflows.models import Node, Run, follower_of
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _delete_for_ended(ports: Ports) -> None:
+    ports.wake_followers(end_postponed(postponed_of_ended_runs(MAX_NODES)))
     before = ports.clock.now() - timedelta(seconds=PERIOD_SECONDS)
     live = Run.objects.filter(state=RunState.RUNNING.value, id=OuterRef("run_id"))
     run_id = Substr(F("followed_by"), len(follower_of("")) + 1)
