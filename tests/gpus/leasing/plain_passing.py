@@ -9,7 +9,9 @@ from .plain_values import MAX_SKIPS, NEAR_SLOTS, NEAR_US, WALK, Server, Slot, Wa
 
 
 class PlainPassing(PlainLine):
-    def _behind(self, band: int, models: Sequence[str], server: str) -> Waiting | None:
+    def _behind(
+        self, band: int, models: Sequence[str], server: str, *, only_free: bool = False
+    ) -> Waiting | None:
         """The first in every line that is not misplaced on the server, no further than eight deep; the best
         one."""
         lines: dict[tuple[int, str, str], list[Waiting]] = {}
@@ -17,7 +19,9 @@ class PlainPassing(PlainLine):
             if waiting.model in models:
                 lines.setdefault((waiting.asked, waiting.model, waiting.tenant), []).append(waiting)
         firsts = (
-            next((one for one in line[:WALK] if not self._is_misplaced(one, server)), None)
+            next(
+                (one for one in line[:WALK] if not self._is_misplaced(one, server, only_free=only_free)), None
+            )
             for line in lines.values()
         )
         return min((one for one in firsts if one), key=lambda w: (*self.rank(w), w.member), default=None)
@@ -42,8 +46,14 @@ class PlainPassing(PlainLine):
         warm = [slot for slot in free if slot.warm == model]
         return warm[0] if warm else min(free, key=lambda slot: slot.since_us, default=None)
 
-    def _is_misplaced(self, waiting: Waiting, server: str) -> bool:
-        return self._avoids(waiting) == server or self._near(waiting) not in (None, server)
+    def _is_misplaced(self, waiting: Waiting, server: str, *, only_free: bool = False) -> bool:
+        """only_free: a server that it prefers counts only while a slot is free there."""
+        if self._avoids(waiting) == server:
+            return True
+        near = self._near(waiting)
+        if near is None or near == server:
+            return False
+        return not only_free or self._free_slot_of(near, waiting.model) is not None
 
     def _placed(self, head: Waiting, band: int, models: Sequence[str], server: str) -> Waiting | None:
         """The head, or one behind it, for a slot of this server."""
@@ -52,7 +62,9 @@ class PlainPassing(PlainLine):
         if not avoids and near in (None, server):
             return head
         other = self._behind(band, models, server)
-        if not avoids:
+        if avoids:
+            other = other or self._behind(band, models, server, only_free=True)
+        else:
             if other and self._leads_too_far(other, head):
                 other = None
             if not other and not self._free_slot_of(near or "", head.model):

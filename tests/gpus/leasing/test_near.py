@@ -131,6 +131,14 @@ def test_a_lost_server_is_avoided_even_if_it_is_near(rig: Rig) -> None:
     assert rig.must_claim().server == "s2"
 
 
+def test_behind_a_job_that_avoids_the_idle_server_one_with_a_busy_near_server_runs(rig: Rig) -> None:
+    held = both_busy(rig)
+    rig.push("lost", avoid="s1")
+    rig.push("job", near="s2")
+    assert rig.next(held["s1"]).job_id == "job"
+    assert rig.next(held["s2"]).job_id == "lost"
+
+
 def test_the_job_is_not_passed_over_for_a_warm_model_on_its_near_server(rig: Rig) -> None:
     rig.server("s1", models=("flux", "zimg"))
     rig.push("warm", model="flux")

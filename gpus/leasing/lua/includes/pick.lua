@@ -63,10 +63,12 @@ local function free_slot_of(pool_name, name, model)
 end
 
 -- Whether the ticket should not run on this server now, if another ticket can: it avoids it, or prefers another one.
-local function is_misplaced(pool, ticket, server)
+-- only_free: a server that it prefers counts only while a slot is free there.
+local function is_misplaced(pool, ticket, server, only_free)
   if avoided_server(pool, ticket) == server then return true end
   local near = near_server(pool, ticket)
-  return near ~= nil and near ~= server
+  if near == nil or near == server then return false end
+  return not only_free or free_slot_of(pool.name, near, ticket.model) ~= nil
 end
 
 -- Counts one skip of the ticket. too_early: its tenant was not next, so that its patience does not begin.
@@ -172,19 +174,19 @@ local function head_of(pool, queue, class)
 end
 
 -- The first of the line's first WALK tickets that may run on the server, or nil.
-local function first_of_line(pool, queue, name, tenant, tag, server)
+local function first_of_line(pool, queue, name, tenant, tag, server, only_free)
   for place = 0, WALK - 1 do
     local one = ticket_at(pool, queue, name, tenant, tag, place)
-    if not one or not is_misplaced(pool, one, server) then return one or nil end
+    if not one or not is_misplaced(pool, one, server, only_free) then return one or nil end
   end
   return nil
 end
 
--- The next ticket after a first one that is misplaced on this server, or nil.
-local function first_behind(pool, queue, class, server)
+-- The next ticket after a first one that is misplaced on this server, or nil. only_free: as in `is_misplaced`.
+local function first_behind(pool, queue, class, server, only_free)
   local found
   local function look(name, tenant, tag)
-    local one = first_of_line(pool, queue, name, tenant, tag, server)
+    local one = first_of_line(pool, queue, name, tenant, tag, server, only_free)
     if one and (not found or precedes(one, found)) then found = one end
   end
   for model in class[2]:gmatch('[^,]+') do
@@ -242,7 +244,9 @@ local function placed(pool, queue, ticket, class, server)
   local near = not avoids and near_server(pool, ticket)
   if not avoids and (not near or near == server) then return ticket end
   local other = first_behind(pool, queue, class, server)
-  if not avoids then
+  if avoids then
+    other = other or first_behind(pool, queue, class, server, true)
+  else
     if other and leads_too_far(pool, other, ticket) then other = nil end
     if not other and not free_slot_of(pool.name, near, ticket.model) then return ticket end
   end
