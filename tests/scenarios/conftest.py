@@ -1,4 +1,4 @@
-"""One running system for all scenarios of a test process: a start costs six CPU seconds."""
+"""One running system for all scenarios of a test process: a start costs three CPU seconds."""
 
 from __future__ import annotations
 

@@ -93,8 +93,9 @@ def trace_jobs(folder: Path) -> dict[str, Stops]:
         client, secret = system.client(keys["api key"]), keys["webhook secret"]
         system.add_server("traced")
         for number in range(WARM_UP + JOBS):
-            with trace.phase(_IDLE if number >= WARM_UP else _UNTRACED):
-                time.sleep(IDLE_SECONDS)
+            if number >= WARM_UP:
+                with trace.phase(_IDLE):
+                    time.sleep(IDLE_SECONDS)
             with trace.phase(number - WARM_UP + _FIRST_JOB if number >= WARM_UP else _UNTRACED):
                 job_id = client.submit("traced", {"n": number}, callback_url=receiver.url)
                 wait_for(lambda job=job_id: job in receiver.job_ids(secret), what="the callback")  # type: ignore[misc]

@@ -60,8 +60,14 @@ def _trace_main_thread(tracer: Tracer, start: Callable[[threading.Thread], None]
     return start_traced
 
 
-_folder = os.environ.get("TRACE_FOLDER")
-if _folder and any(part in TRACED for word in sys.orig_argv for part in word.split(",")):
-    _tracer = Tracer(_folder, os.environ["TRACE_ROOT"])
-    threading.setprofile(_tracer.enter)
-    threading.Thread.start = _trace_main_thread(_tracer, threading.Thread.start)  # type: ignore[method-assign]
+def begin() -> None:
+    """Trace this process if a job passes it. Also called in each process that
+    `tests.support.system.forking_up` forks: Python does not start there."""
+    folder = os.environ.get("TRACE_FOLDER")
+    if folder and any(part in TRACED for word in sys.orig_argv for part in word.split(",")):
+        tracer = Tracer(folder, os.environ["TRACE_ROOT"])
+        threading.setprofile(tracer.enter)
+        threading.Thread.start = _trace_main_thread(tracer, threading.Thread.start)  # type: ignore[method-assign]
+
+
+begin()

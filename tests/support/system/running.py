@@ -1,4 +1,5 @@
-"""A dispatcher that runs: `manage.py up` in processes of its own, with GPU servers of the test's own."""
+"""A dispatcher that runs: `manage.py up` in processes of its own (forking_up.py), with GPU servers of the
+test's own."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from dispatcher_project.supervisor.embedded import die_with_parent
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.support.database_copies import copy_to_file, create_on_server
 from tests.support.ports import free_port
+from tests.support.processes import is_alive
 from tests.support.system.client import Client
 from tests.support.system.gpu_server import GpuServer
 from tests.support.waiting import wait_for
@@ -60,7 +62,14 @@ class System:
         }
         self._output = folder.parent / f"{folder.name}.out"
         self._clients: list[Client] = []
-        command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.system.forking_up",
+            "--no-demo",
+            "--data-dir",
+            str(folder),
+        ]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, "--port", str(free_port())],
@@ -142,9 +151,11 @@ class System:
 
     def stop(self) -> None:
         """As by Ctrl-C; fails if that leaves anything."""
+        pids = self._says()["pids"]
         try:
             self.process.send_signal(signal.SIGINT)
             assert self.process.wait(60) == 0, self._output.read_text()
+            assert not [name for name, pid in pids.items() if is_alive(pid)]
             assert marked_processes(f"{self.folder.resolve()}#") == []
         finally:
             self._end()
