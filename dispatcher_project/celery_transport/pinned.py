@@ -294,7 +294,9 @@ def make_gpu(
         output_root=output_root,
         confinement=confinement,
         options=LocalGpuOptions(
-            budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0
+            budget_mb=options.budget_mb,
+            library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0,
+            input_cache_seconds=settings.DISPATCHER.input_cache_hours * 3600.0,
         ),
         on_event=RunEvents(),
         output=lambda line: log.info("model_output", line=line),

@@ -341,6 +341,8 @@ class DispatcherSettings:
     then the attempt ends as `output_not_stored`."""
     input_cache_bytes: int = 10 * 1024 * 1024 * 1024
     """Bytes of artifacts that model code has read on a pinned worker and that are kept for later runs."""
+    input_cache_hours: float = 24.0
+    """How long such a file stays that no run uses, also one that was erased meanwhile."""
     public_url: str = "http://127.0.0.1:8000"
     """URL of this dispatcher for GPU servers, which push results to it."""
     flower_url: str = "http://127.0.0.1:5555"

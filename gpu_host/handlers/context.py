@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpu_host.handlers.errors import Cancelled
-from gpu_host.handlers.files import CACHE_BYTES, InputCache, save_file
+from gpu_host.handlers.files import CACHE_BYTES, INPUTS, InputCache, save_file
 from gpus.protocol import Progress, parse_progress
 
 
@@ -82,7 +82,7 @@ class RunContext:
         anything else, and InputUnavailable.
         """
         folder = self.output_dir
-        return InputCache(folder.parent / "inputs", self._input_cache_bytes).fetch(value, folder)
+        return InputCache(folder.parent / INPUTS, self._input_cache_bytes).fetch(value, folder)
 
     def open(self, value: Any) -> BinaryIO:
         """Open an artifact of the payload for reading. Raises as `path`."""

@@ -25,11 +25,18 @@ OUTPUT = "$output"
 """Name in a result that stands for a saved file, until the result is stored."""
 SAVED = "saved"
 """Subfolder of a run's folder for saved files."""
+INPUTS = "inputs"
+"""Folder of the cache, beside those of runs, and of a run's own links to its inputs."""
 CACHE_BYTES = 10 * 1024 * 1024 * 1024
+CACHE_SECONDS = 86_400.0
 TIMEOUT_SECONDS = 60.0
 _CHUNK_BYTES = 1024 * 1024
 _OBJECT = re.compile(r"/a/[1-9][0-9]*/([0-9a-f]{64})\Z")
 """End of the path of an artifact's URL; the hash of its bytes."""
+
+
+class _Gone(BadInput):
+    """The store has no such object any more."""
 
 
 class InputUnavailable(Exception):
@@ -90,7 +97,7 @@ class InputCache:
         parts = urlsplit(url)
         # by host and path: what is cached was read there, with a valid signature
         key = hashlib.sha256(f"{parts.scheme}://{parts.netloc}{parts.path}".encode()).hexdigest()
-        mine = run_folder / "inputs" / wanted[1]
+        mine = run_folder / INPUTS / wanted[1]
         if mine.exists():
             return mine
         mine.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +105,12 @@ class InputCache:
         with suppress(FileNotFoundError):
             os.link(cached, mine)
             try:
-                _open(url, first_byte=True).close()  # the URL's own signature must allow the read
+                # the URL's own signature must allow the read
+                _open(url, first_byte=bool(mine.stat().st_size)).close()
+            except _Gone:  # erased
+                mine.unlink(missing_ok=True)
+                cached.unlink(missing_ok=True)
+                raise
             except BaseException:
                 mine.unlink(missing_ok=True)
                 raise
@@ -143,6 +155,17 @@ class InputCache:
                 os.utime(cached)
 
 
+def remove_unused(folder: Path, seconds: float, *, now: float) -> None:
+    """Remove cached inputs that no run has used for so long: also those that were erased meanwhile. now: Unix
+    seconds."""
+    if not folder.is_dir():
+        return
+    for one in folder.iterdir():
+        with suppress(OSError):
+            if now - one.stat().st_mtime >= seconds:
+                one.unlink()
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -152,15 +175,15 @@ _opener = urllib.request.build_opener(_NoRedirects)
 
 
 def _open(url: str, *, first_byte: bool = False) -> Any:
-    """Open the URL. first_byte: read no more of it. Raises BadInput, InputUnavailable."""
+    """Open the URL. first_byte: read no more of it; there must be one. Raises BadInput, InputUnavailable."""
     request = urllib.request.Request(url, headers={"Range": "bytes=0-0"} if first_byte else {})
     try:
         return _opener.open(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
-        if first_byte and error.code == 416:  # empty
-            return error
-        if error.code in (400, 401, 403, 404, 410):
+        if error.code in (404, 410) or (first_byte and error.code == 416):
+            raise _Gone(f"The store has no such input any more ({error.code}).") from None
+        if error.code in (400, 401, 403):
             raise BadInput(f"The store refuses an input ({error.code}).") from None
         raise InputUnavailable(f"The store answered {error.code}.") from None
     except OSError as error:

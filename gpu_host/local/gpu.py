@@ -230,7 +230,8 @@ class LocalGpu:
         """Housekeeping: remove old files, unload idle models, replace a process that leaks.
 
         On a sick GPU only files are removed: a call to its driver may hang."""
-        remove_old(self._output_root, [order.attempt for order in self.running()])
+        running = [order.attempt for order in self.running()]
+        remove_old(self._output_root, running, input_seconds=self.options.input_cache_seconds)
         with self._lock:
             self._respawn_paused = False
             if self.sick or self._queue.waiting or self._operating or self._owner.process is None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import Failure
+from gpu_host.handlers.files import CACHE_SECONDS
 from gpu_host.local.device import Gauge
 from gpu_host.local.eviction import (
     Load,
@@ -49,7 +50,7 @@ class LocalGpuOptions:
     cancel. library_mb: memory that libraries may keep in each process once models have run (kernels,
     workspaces), beside the driver's context; the first unload of each model may leave a part of it.
     min_leak_mb: growth below this is no leak. sample_seconds: shortest time between two memory samples after
-    runs.
+    runs. input_cache_seconds: how long an input stays cached that no run uses.
     """
 
     budget_mb: float | None = None
@@ -59,6 +60,7 @@ class LocalGpuOptions:
     library_mb: float = 0.0
     min_leak_mb: float = 128.0
     sample_seconds: float = 1.0
+    input_cache_seconds: float = CACHE_SECONDS
 
 
 _LOOK_SECONDS = 0.1

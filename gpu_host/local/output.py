@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from gpu_host.handlers.files import CACHE_SECONDS, INPUTS, remove_unused
 from gpu_host.local.confinement import Confinement
 
 KEPT_SECONDS = 3600.0
@@ -55,16 +56,27 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def remove_old(root: Path, running: Collection[str], *, now: float | None = None) -> int:
-    """Remove the folders of ended runs that were not written to for an hour; return their number.
+def remove_old(
+    root: Path,
+    running: Collection[str],
+    *,
+    input_seconds: float = CACHE_SECONDS,
+    now: float | None = None,
+) -> int:
+    """Remove the folders of ended runs that were not written to for an hour, and cached inputs that were not
+    used for `input_seconds`; return the number of folders.
 
     running: names of folders in use. now: Unix seconds."""
     removed = 0
     if not root.is_dir():
         return 0
+    now = time.time() if now is None else now
+    remove_unused(root / INPUTS, input_seconds, now=now)
     for folder in root.iterdir():
+        if folder.name == INPUTS:
+            continue
         try:
-            age = (time.time() if now is None else now) - folder.stat().st_mtime
+            age = now - folder.stat().st_mtime
         except OSError:
             continue  # removed meanwhile
         if folder.name not in running and age >= KEPT_SECONDS:

@@ -70,6 +70,22 @@ def test_what_is_cached_is_not_given_out_without_a_valid_signature(store, tmp_pa
     assert not list((forged.output_dir / "inputs").iterdir())
 
 
+@pytest.mark.parametrize("leaves_empty", [False, True])
+def test_an_erased_input_leaves_the_cache_at_its_next_use(store, tmp_path, leaves_empty: bool) -> None:
+    url = put(store, b"a secret picture")
+    new_run(tmp_path, "1").path(url)
+    (file,) = (store.root / "a").rglob(hashlib.sha256(b"a secret picture").hexdigest())
+    if leaves_empty:
+        file.write_bytes(b"")
+    else:
+        file.unlink()
+    again = new_run(tmp_path, "2")
+    with pytest.raises(BadInput, match="no such input any more"):
+        again.path(url)
+    assert not list((again.output_dir / "inputs").iterdir())
+    assert not list((tmp_path / "runs" / "inputs").iterdir())
+
+
 def test_a_cached_input_is_not_given_out_to_another_host(store, tmp_path) -> None:
     """Which could answer anything to the check of the signature."""
     url = put(store, b"a secret picture")

@@ -22,6 +22,18 @@ def test_folders_of_ended_runs_are_removed_after_their_time(tmp_path: Path):
     assert remove_old(tmp_path / "none", []) == 0
 
 
+def test_a_cached_input_that_no_run_uses_is_removed_after_its_time(tmp_path: Path):
+    cache = tmp_path / "inputs"
+    cache.mkdir()
+    now = time.time()
+    for name, age in (("unused", 7300), ("used", 100)):
+        (cache / name).touch()
+        os.utime(cache / name, (now - age,) * 2)
+    os.utime(cache, (now - 9000,) * 2)
+    assert remove_old(tmp_path, [], input_seconds=7200.0, now=now) == 0
+    assert [file.name for file in cache.iterdir()] == ["used"]
+
+
 def test_folders_of_a_killed_worker_are_removed_by_the_next_of_its_name(tmp_path: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
