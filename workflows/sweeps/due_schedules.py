@@ -92,6 +92,9 @@ class DueSchedulesSweep:
     def _with_next(self, ports: Ports) -> dict[int, int]:
         """Return schedules with a waiting firing that nothing runs before, or that replaces what runs, with
         their tenants: other ones in each run, so that none keeps the others from their turn."""
+        if not _WAITING.exists():  # usual, and the query below takes Django milliseconds to write
+            self._after = 0
+            return {}
         now = ports.clock.now()
         paused = Q(schedule__paused_from__lte=now) & (
             Q(schedule__paused_until=None) | Q(schedule__paused_until__gt=now)
@@ -106,7 +109,8 @@ class DueSchedulesSweep:
         if len(found) == MAX_WITH_NEXT:
             self._after = list(found)[-1]
             return found
-        found |= dict(schedules.filter(pk__lte=self._after)[: MAX_WITH_NEXT - len(found)])
+        if self._after:
+            found |= dict(schedules.filter(pk__lte=self._after)[: MAX_WITH_NEXT - len(found)])
         self._after = list(found)[min(MAX_REFUSED, len(found)) - 1] if found else 0
         return found
 

@@ -45,8 +45,10 @@ class Stage:
         return operations.put_schedule(row).schedule
 
     def sweep(self) -> SweepCount:
-        ended_firings.sweep(self.ports)
-        return self.due(self.ports)
+        """Run both sweeps, as their runner does: where they are needed."""
+        if ended_firings.is_needed(self.ports):
+            ended_firings.sweep(self.ports)
+        return self.due(self.ports) if due_schedules.is_needed(self.ports) else SweepCount()
 
     def run_for(self, seconds: float) -> None:
         """Sweep ten times in so many seconds, and at each due time."""
