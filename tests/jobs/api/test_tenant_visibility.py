@@ -17,7 +17,7 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Callback, Event, Job
 from tests.support import factories as builders
 
-from .conftest import Account, account
+from .conftest import Account, account, forget_keys
 from .test_access import ROUTES, filled
 
 pytestmark = pytest.mark.sqlite_only
@@ -114,14 +114,18 @@ def test_the_fixtures_contain_the_secrets(jobs: Jobs, operator: Account) -> None
     assert {job.state for job in jobs} == {"failed", "retrying", "cancelled", "queued", "running"}
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_no_response_contains_a_secret(acme: Account, jobs: Jobs, method: str, path: str) -> None:
-    for job in jobs:
-        answer = getattr(acme.client, method)(filled(path, job.id), BODIES.get(path), format="json")
-        text = answer.content.decode() + str(dict(answer.headers))
-        assert secrets_in(text) == [], (answer.status_code, text)
-        if "<str:job_id>" not in path:
-            break
+def test_no_response_contains_a_secret(acme: Account, jobs: Jobs) -> None:
+    for method, path in ROUTES:
+        with transaction.atomic():
+            for job in jobs:
+                answer = getattr(acme.client, method)(filled(path, job.id), BODIES.get(path), format="json")
+                text = answer.content.decode() + str(dict(answer.headers))
+                assert secrets_in(text) == [], (method, path, answer.status_code, text)
+                assert answer.status_code != 401, (method, path)
+                if "<str:job_id>" not in path:
+                    break
+            transaction.set_rollback(True)  # the next route answers about the same rows
+        forget_keys()
 
 
 def test_no_repeated_submit_contains_a_secret(acme: Account, jobs: Jobs) -> None:

@@ -167,11 +167,11 @@ def test_a_stream_needs_a_key_with_access_to_the_job(web: Web, tenant: Account) 
 
 
 @pytest.mark.sqlite_only
-def test_two_hundred_listeners_need_no_threads_of_their_own(web: Web, tenant: Account) -> None:
+def test_sixty_listeners_need_no_threads_of_their_own(web: Web, tenant: Account) -> None:
     jobs = [new_job(tenant.tenant).id for _ in range(4)]
     before = threading.active_count()
-    streams = [follow(web, tenant, jobs[number % 4]) for number in range(200)]
-    wait_for(lambda: web.front.hub.watched == 200)
+    streams = [follow(web, tenant, jobs[number % 4]) for number in range(60)]
+    wait_for(lambda: web.front.hub.watched == 60)
     assert threading.active_count() <= before + 17  # sixteen for Django and one for the hub
     for job_id in jobs:
         end_job(job_id)

@@ -13,7 +13,7 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.events import hub
 from jobs.models import Event, Job, SweepRun
 from jobs.ports import Ports
-from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.reports import jobs as shown_jobs
 from jobs.reports.rollups import CURSOR
 from jobs.sweeps import refusals
 from tests.support.factories import make_job, make_running
@@ -22,6 +22,9 @@ from verification.laws import replayed
 
 pytestmark = pytest.mark.django_db
 KEPT_SECONDS = refusals.KEPT.total_seconds()
+KEPT_ATTEMPTS = refusals.ATTEMPTS_SHOWN
+SHOWN = 8
+"""In these tests."""
 AT_ONCE = RetryPolicy(free_attempts=0)
 """A job does not pause between its attempts, however often it is refused."""
 
@@ -34,6 +37,11 @@ def clock() -> ManualClock:
 @pytest.fixture
 def ports(clock: ManualClock) -> Ports:
     return make_ports(clock=clock)
+
+
+@pytest.fixture(autouse=True)
+def few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "ATTEMPTS_SHOWN", SHOWN)
 
 
 @pytest.fixture(autouse=True)
@@ -64,16 +72,20 @@ def numbers(job: Job) -> list[int]:
     return list(job.attempts.order_by("number").values_list("number", flat=True))
 
 
+def test_as_many_attempts_stay_as_a_job_shows() -> None:
+    assert KEPT_ATTEMPTS == shown_jobs.ATTEMPTS_SHOWN
+
+
 def test_the_last_attempts_stay_and_the_events_remain_consistent(clock: ManualClock, ports: Ports) -> None:
-    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    job = refused(clock, 3 * SHOWN)
     clock.move(KEPT_SECONDS)
     assert refusals.sweep(ports).repaired == 1
-    assert numbers(job) == list(range(2 * ATTEMPTS_SHOWN + 1, 3 * ATTEMPTS_SHOWN + 1))
+    assert numbers(job) == list(range(2 * SHOWN + 1, 3 * SHOWN + 1))
     job.refresh_from_db()
-    assert (job.attempts_made, job.refusals_folded) == (3 * ATTEMPTS_SHOWN, 2 * ATTEMPTS_SHOWN)
+    assert (job.attempts_made, job.refusals_folded) == (3 * SHOWN, 2 * SHOWN)
     events = list(job.events.order_by("seq").values_list("seq", "type"))
-    assert len(events) == 1 + 2 * ATTEMPTS_SHOWN
-    assert events[1] == (2 + 4 * ATTEMPTS_SHOWN, "started")
+    assert len(events) == 1 + 2 * SHOWN
+    assert events[1] == (2 + 4 * SHOWN, "started")
     assert not list(replayed())
     assert refusals.sweep(ports).looked == 0
 
@@ -81,32 +93,32 @@ def test_the_last_attempts_stay_and_the_events_remain_consistent(clock: ManualCl
 def test_attempts_with_other_errors_stay(clock: ManualClock, ports: Ports) -> None:
     job = make_job(at=clock.now())
     attempt(job, clock, error=Interrupted)
-    for _ in range(3 * ATTEMPTS_SHOWN):
+    for _ in range(3 * SHOWN):
         attempt(job, clock)
     clock.move(KEPT_SECONDS)
     refusals.sweep(ports)
-    assert numbers(job)[:2] == [1, 2 * ATTEMPTS_SHOWN + 2]
+    assert numbers(job)[:2] == [1, 2 * SHOWN + 2]
 
 
 def test_a_pair_with_an_event_between_stays(clock: ManualClock, ports: Ports) -> None:
     job = make_job(at=clock.now())
     attempt(job, clock, progress=0.5)
-    for _ in range(3 * ATTEMPTS_SHOWN):
+    for _ in range(3 * SHOWN):
         attempt(job, clock)
     clock.move(KEPT_SECONDS)
     refusals.sweep(ports)
-    assert numbers(job)[:2] == [1, 2 * ATTEMPTS_SHOWN + 2]
+    assert numbers(job)[:2] == [1, 2 * SHOWN + 2]
 
 
 def test_attempts_younger_than_an_hour_stay(clock: ManualClock, ports: Ports) -> None:
-    job = refused(clock, 3 * ATTEMPTS_SHOWN)
-    clock.move(KEPT_SECONDS - 4 * ATTEMPTS_SHOWN)
+    job = refused(clock, 3 * SHOWN)
+    clock.move(KEPT_SECONDS - 4 * SHOWN)
     assert refusals.sweep(ports).repaired == 0
-    assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
+    assert len(numbers(job)) == 3 * SHOWN
 
 
 def test_attempts_that_are_in_no_rollup_yet_stay(clock: ManualClock, ports: Ports) -> None:
-    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    job = refused(clock, 3 * SHOWN)
     fifth = Event.objects.get(job=job, seq=5)
     SweepRun.objects.filter(name=CURSOR).update(note=str(fifth.id))
     clock.move(KEPT_SECONDS)
@@ -115,19 +127,19 @@ def test_attempts_that_are_in_no_rollup_yet_stay(clock: ManualClock, ports: Port
 
 
 def test_no_row_is_deleted_while_clocks_disagree(clock: ManualClock) -> None:
-    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    job = refused(clock, 3 * SHOWN)
     clock.move(KEPT_SECONDS)
     ports = make_ports(clock=clock)
     count = refusals.sweep(replace(ports, clock_watch=WrongClocks()))
     assert "paused" in count.notes[0]
-    assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
+    assert len(numbers(job)) == 3 * SHOWN
 
 
 def test_an_event_stream_continues_after_the_gap(
     clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MAX_EVENTS", 20)
-    job = refused(clock, 4 * ATTEMPTS_SHOWN)
+    monkeypatch.setattr(hub, "MAX_EVENTS", 5)
+    job = refused(clock, 4 * SHOWN)
     clock.move(KEPT_SECONDS)
     refusals.sweep(ports)
     seen: list[int] = []
@@ -138,4 +150,4 @@ def test_an_event_stream_continues_after_the_gap(
         if not read.has_more:
             break
         last = seen[-1]
-    assert seen == list(range(6 * ATTEMPTS_SHOWN + 2, 8 * ATTEMPTS_SHOWN + 2))
+    assert seen == list(range(6 * SHOWN + 2, 8 * SHOWN + 2))

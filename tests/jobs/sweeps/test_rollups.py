@@ -60,10 +60,10 @@ def stored(span: int = MINUTE) -> dict[Key, Sums]:
 def test_rollups_equal_sums_computed_by_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollups, "BATCH", 13)
     lives = Lives()
-    lives.play(30)
+    lives.play(15)
     first = len(lives.closed)
     assert sweep() == first
-    lives.play(30)  # many in minutes that already have a row
+    lives.play(15)  # many in minutes that already have a row
     assert sweep() == len(lives.closed) - first
     assert stored() == sum_up(lives.closed)
     assert sweep() == 0
