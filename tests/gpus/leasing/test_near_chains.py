@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.virtual_fleet import POOL, START_MS, VirtualFleet, VirtualJob
 from gpus.protocol import DesiredState, ServerSpec, split_slot
 
-SERVERS, LOAD, LENGTH, MEAN_SECONDS, SECONDS = 8, 0.7, 5, 4.0, 3_000.0
+SERVERS, LOAD, LENGTH, MEAN_SECONDS, SECONDS = 8, 0.7, 5, 4.0, 900.0
 EDGE_SECONDS = 0.03
 """From the end of a job to the ticket of the next one."""
 
@@ -69,7 +69,7 @@ class Chains:
 
 def test_chains_stay_on_their_server_and_wait_little_longer(client: Any) -> None:
     near, free = Chains(client, "near", near=True), Chains(client, "free", near=False)
-    assert len(near.waits) > 2_000
+    assert len(near.waits) > 1_000
     assert near.share > 0.8
     assert free.share < 0.5, "otherwise the preference shows nothing"
     assert near.p99_wait <= free.p99_wait + 2.0
