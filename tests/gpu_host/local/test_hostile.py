@@ -130,6 +130,17 @@ WHO = [
     pytest.param("plain user", marks=OTHERS),
     pytest.param("another user", marks=OTHERS),
 ]
+OF_ONE_USER = pytest.mark.parametrize(
+    "box",
+    [
+        "same user",
+        pytest.param("plain user", marks=[OTHERS, pytest.mark.by_hand]),
+        pytest.param("another user", marks=[OTHERS, pytest.mark.by_hand]),
+    ],
+    indirect=True,
+    scope="module",
+)
+"""For what the worker reads from the pipe: the reader is the same whoever wrote."""
 
 
 @pytest.fixture(scope="module", params=WHO)
@@ -213,6 +224,7 @@ def test_its_files_go_where_it_may_write(box: Box) -> None:
 # -- frames -------------------------------------------------------------------------------------------
 
 
+@OF_ONE_USER
 @pytest.mark.parametrize("what", ["pickle", "text", "list", "deep", "utf8"])
 def test_bytes_that_are_no_frame_end_its_process(box: Box, what: str) -> None:
     said = box.run("sends_bytes", what=what)
@@ -223,6 +235,7 @@ def test_bytes_that_are_no_frame_end_its_process(box: Box, what: str) -> None:
 
 
 @pytest.mark.parametrize("claims", [2**32 - 1, 200 * 1024 * 1024])
+@OF_ONE_USER
 def test_a_frame_larger_than_a_result_may_be_is_not_read(box: Box, claims: int) -> None:
     before = box.run("is_healthy")["peak"]
     said = box.run("huge", claims=claims, mib=150)
@@ -246,6 +259,7 @@ def test_a_frame_larger_than_a_result_may_be_is_not_read(box: Box, claims: int) 
         {"said": "heard", "kind": ["x"], "value": 1},
     ],
 )
+@OF_ONE_USER
 def test_frames_of_a_wrong_shape_harm_no_worker(box: Box, frame: Any) -> None:
     said = box.run("sends_for_itself", frames=[frame], limit=1.0)
     assert said["error"] in ("server_lost", "timeout", "run_failed")
@@ -253,6 +267,7 @@ def test_frames_of_a_wrong_shape_harm_no_worker(box: Box, frame: Any) -> None:
     assert box.is_healthy()
 
 
+@OF_ONE_USER
 def test_a_failure_is_cut_and_storable(box: Box) -> None:
     failure = {"code": "bad_input", "text": "x\0\ud800" * 100_000, "trace": "y" * 10_000}
     said = box.run("sends_for_itself", frames=[{"said": "ended", "failure": failure}])
@@ -261,6 +276,7 @@ def test_a_failure_is_cut_and_storable(box: Box) -> None:
     assert said["message"].startswith("x\\x00\\ud800x")
 
 
+@OF_ONE_USER
 def test_unsolicited_answers_are_not_kept(box: Box) -> None:
     said = box.run("floods", said="name-{}")
     assert said["error"] == "server_lost"
@@ -276,6 +292,7 @@ def log_texts(said: Any) -> list[str]:
     return [text for lines in parts for _, text, *_ in lines]
 
 
+@OF_ONE_USER
 def test_log_lines_are_limited_in_the_worker_too(box: Box) -> None:
     """The process may send frames without the limits of its own side."""
     line = ["stdout", "x\x1b[2J" * 20, "", None, 0]
@@ -290,18 +307,21 @@ def test_log_lines_are_limited_in_the_worker_too(box: Box) -> None:
 @pytest.mark.parametrize(
     "value", [[["stdout"]], [[1, 2, 3, 4, "x"]], [{"text": 5}], [None], ["stdout", []], 7, {}]
 )
+@OF_ONE_USER
 def test_log_frames_of_a_wrong_shape_are_no_lines(box: Box, value: Any) -> None:
     said = box.run("sends_for_itself", frames=[{"said": "heard", "kind": "log", "value": value}], limit=1.0)
     assert log_texts(said) in ([], ["stdout"])
     assert box.is_healthy()
 
 
+@OF_ONE_USER
 def test_output_of_a_run_is_limited_in_the_worker_too(box: Box) -> None:
     said = box.run("chatters", times=5000)
     assert said["result"] == "said"
     assert len([one for one in said["heard"] if one[1] == "partial"]) <= 200 * 20
 
 
+@OF_ONE_USER
 def test_no_result_of_another_workers_run_is_taken(box: Box) -> None:
     stranger = {"said": "ended", "attempt": "of-another-worker", "failure": None, "result": "forged"}
     said = box.run("sends", frames=[stranger])
@@ -313,6 +333,7 @@ def test_a_child_of_a_model_holds_no_end_of_the_frames(box: Box) -> None:
     assert box.run("forks_once")["result"] == [True, False]
 
 
+@OF_ONE_USER
 def test_half_a_frame_blocks_no_other_run(box: Box) -> None:
     said = box.run("half", limit=1.0)
     assert said["error"] == "timeout"
@@ -325,6 +346,7 @@ def test_a_process_that_stops_itself_is_ended(box: Box) -> None:
     assert box.is_healthy()
 
 
+@OF_ONE_USER
 def test_no_command_for_a_terminal_reaches_the_log(box: Box) -> None:
     said = box.run("escapes", prints=True)
     assert said["error"] == "bad_input"
@@ -334,6 +356,7 @@ def test_no_command_for_a_terminal_reaches_the_log(box: Box) -> None:
     assert ESCAPES not in "".join(texts)
 
 
+@OF_ONE_USER
 def test_endless_output_is_read_at_a_limited_rate(box: Box) -> None:
     said = box.run("prints", seconds=2.0)
     assert said["result"] < 40_000_000  # bytes; a pipe takes gigabytes a second
