@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from ast import literal_eval
 from dataclasses import replace
 from typing import Any
 
@@ -122,37 +123,40 @@ def run_with(code: str, **environment: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_cookies_and_hsts_behind_https_and_without() -> None:
-    code = """
-c = s
-print([c.SESSION_COOKIE_NAME, c.CSRF_COOKIE_NAME, c.SESSION_COOKIE_SECURE, c.CSRF_COOKIE_SECURE,
-       c.SESSION_COOKIE_HTTPONLY, c.CSRF_COOKIE_HTTPONLY, c.SESSION_COOKIE_SAMESITE, c.SECURE_HSTS_SECONDS,
-       c.SESSION_COOKIE_PATH, c.SESSION_COOKIE_DOMAIN, c.SESSION_COOKIE_AGE])"""
-    secure = run_with(code, DISPATCHER_PUBLIC_URL="https://gpu.example.com")
-    assert secure == str(
-        ["__Host-sessionid", "__Host-csrftoken", True, True, True, True, "Lax", 31_536_000, "/", None, 43_200]
+COOKIES = """[s.SESSION_COOKIE_NAME, s.CSRF_COOKIE_NAME, s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE,
+    s.SESSION_COOKIE_HTTPONLY, s.CSRF_COOKIE_HTTPONLY, s.SESSION_COOKIE_SAMESITE, s.SECURE_HSTS_SECONDS,
+    s.SESSION_COOKIE_PATH, s.SESSION_COOKIE_DOMAIN, s.SESSION_COOKIE_AGE]"""
+
+
+def test_cookies_and_hsts_without_https(settings: Any) -> None:
+    assert not settings.DISPATCHER.public_url.startswith("https:")
+    assert eval(COOKIES, {"s": settings}) == (
+        ["sessionid", "csrftoken", False, False, True, True, "Lax", 0, "/", None, 43_200]
     )
-    plain = run_with(code, DISPATCHER_PUBLIC_URL="http://gpu.example.com", DISPATCHER_SESSION_SECONDS="60")
-    assert plain == str(["sessionid", "csrftoken", False, False, True, True, "Lax", 0, "/", None, 60])
 
 
-def test_hsts_is_sent_over_https_only() -> None:
-    code = """
-print([Client().get("/livez", secure=secure).get("Strict-Transport-Security") for secure in (True, False)])"""
-    sent = run_with(code, DISPATCHER_PUBLIC_URL="https://gpu.example.com")
-    assert sent == str(["max-age=31536000", None])
-
-
-def test_the_admins_path_can_be_changed() -> None:
-    code = """
+def test_cookies_hsts_and_the_admins_path_in_a_process_of_these_settings() -> None:
+    """HSTS is sent over https only."""
+    code = f"""
 from django.urls import reverse
 from admin_ui import FLOWER_PREFIX
-print([reverse("admin:login"), reverse("dashboard:fleet"), reverse("flower"), FLOWER_PREFIX,
-       Client().get("/admin/login/").status_code])"""
-    paths = run_with(code, DISPATCHER_ADMIN_PATH="desk/7f3a")
-    assert paths == str(
-        ["/desk/7f3a/login/", "/desk/7f3a/fleet/", "/desk/7f3a/flower/", "desk/7f3a/flower", 404]
+print([
+    {COOKIES},
+    [Client().get("/livez", secure=secure).get("Strict-Transport-Security") for secure in (True, False)],
+    [reverse("admin:login"), reverse("dashboard:fleet"), reverse("flower"), FLOWER_PREFIX,
+     Client().get("/admin/login/").status_code]])"""
+    said = run_with(
+        code,
+        DISPATCHER_PUBLIC_URL="https://gpu.example.com",
+        DISPATCHER_SESSION_SECONDS="60",
+        DISPATCHER_ADMIN_PATH="desk/7f3a",
     )
+    cookies, hsts, paths = literal_eval(said)
+    assert cookies == (
+        ["__Host-sessionid", "__Host-csrftoken", True, True, True, True, "Lax", 31_536_000, "/", None, 60]
+    )
+    assert hsts == ["max-age=31536000", None]
+    assert paths == ["/desk/7f3a/login/", "/desk/7f3a/fleet/", "/desk/7f3a/flower/", "desk/7f3a/flower", 404]
 
 
 @pytest.mark.parametrize("path", ["", "/admin", "admin/", "api", "api/v1", "static", "a b", "ä", "a//b", "."])

@@ -57,11 +57,15 @@ def test_pytests_summary_line_is_recognised(line: str, is_summary: bool) -> None
     assert bool(_PYTEST_SUMMARY.search(line)) is is_summary
 
 
+_LEAN = ("-p", "no:cacheprovider", "-p", "no:django")
+"""Options of a pytest that needs no Django."""
+
+
 def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path) -> None:
     """Were all runs failures, the gate itself would be one."""
     (tmp_path / "test_it.py").write_text("def test_it():\n    assert False\n")
     done = subprocess.run(
-        [sys.executable, "manage.py", "test", str(tmp_path), "-n0", "-p", "no:cacheprovider"],
+        [sys.executable, "manage.py", "test", str(tmp_path), "-n0", *_LEAN],
         cwd=ROOT,
         env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1", "DISPATCHER_TEST_DATABASE_URL": ""},
         capture_output=True,

@@ -325,7 +325,7 @@ def test_no_bootstrap_uses_the_running_python_from_any_folder(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("command", "settings"),
     [
-        ("create_key -h", "dispatcher_project.settings.production"),
+        ("create_key --data-dir nowhere -h", "dispatcher_project.settings.production"),
         ("migrate --data-dir nowhere --help", ""),
     ],
 )
