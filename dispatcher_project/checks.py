@@ -116,6 +116,7 @@ ONLY_ON_SQLITE = (
             "cancel_held",
             "cancel_in_line",
             "circuits",
+            "claim_gate",
             "cog_jobs",
             "cut_off_workers",
             "deadline_of_a_run",
