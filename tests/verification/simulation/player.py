@@ -1,14 +1,15 @@
 """`python3 -m tests.verification.simulation.player`: plays seeds on request.
 
 A line of JSON on stdin has the arguments of `_play`; another one answers: `{"broken": [laws], "played",
-"cost": {}, "steps": []}`. One process for many requests: starting Django and creating its tables costs more
-than playing.
+"cost": {}, "steps": []}`. One process for many requests: starting Django costs more than playing. It begins
+with a copy of the migrated database of the run of tests, if there is one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
@@ -22,6 +23,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 
 HASH_SEED = "1"
+_MIGRATED = "MIGRATED_DATABASE"
 
 
 class Player:
@@ -65,7 +67,8 @@ class Player:
 
 
 @contextmanager
-def started_player() -> Iterator[Player]:
+def started_player(migrated: Path) -> Iterator[Player]:
+    """migrated: a migrated database; a file that need not be there."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.simulation"}
     process = Popen(
         [sys.executable, "-m", __name__],
@@ -75,6 +78,7 @@ def started_player() -> Iterator[Player]:
             "PYTHONWARNINGS": "ignore",
             "DISPATCHER_PAGES": "0",
             "PYTHONHASHSEED": HASH_SEED,
+            _MIGRATED: str(migrated),
         },
         stdin=PIPE,
         stdout=PIPE,
@@ -93,8 +97,12 @@ def main() -> None:
     django.setup()
     from dispatcher_project.celery_transport.gc_tuning import collect_seldom
     from dispatcher_project.supervisor.embedded import EmbeddedValkey
+    from verification.simulation import database
     from verification.simulation.redis_link import connect
 
+    if (migrated := Path(os.environ[_MIGRATED])).exists():
+        database._templates[database._EMPTY] = template = sqlite3.connect(migrated)
+        template.execute("PRAGMA journal_mode = DELETE")  # no database in memory has another one's WAL
     collect_seldom()
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
         client = connect(valkey.url)
