@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from dispatcher_project.supervisor.data_folder import ROOT
-from dispatcher_project.supervisor.embedded import die_with_parent
 from gpu_host.local.device import session_pids
 from tests.scenarios.pinned_models import BUDGET_MB
 from tests.support.system.running import System
@@ -33,27 +28,13 @@ class PinnedWorker:
         self.name = name
         self._ready = folder / f"{name}.ready"
         self._ready.unlink(missing_ok=True)
-        shared = json.loads((system.folder / "environment.json").read_text())
-        command = [
-            sys.executable, "manage.py", "gpu_worker", "--gpu", "none",
-            "--models", models, "--name", name, "--slots", str(slots),
-            "--budget-mb", str(budget_mb), "--ready-file", str(self._ready),
-            *(("--pool", pool) if pool else ()),
-        ]  # fmt: skip
         with (system.folder / "log" / f"{name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={
-                    **system.environment,
-                    **shared,
-                    "DISPATCHER_DATA_DIR": str(folder / "var"),
-                    "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.production",
-                    "DJANGO_SECRET_KEY": (system.folder / "secret_key").read_text().strip(),
-                },
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+            self.process = system.start_worker(
+                *("--gpu", "none", "--models", models, "--name", name, "--slots", str(slots)),
+                *("--budget-mb", str(budget_mb), "--ready-file", str(self._ready)),
+                *(("--pool", pool) if pool else ()),
+                data_folder=folder / "var",
+                log=log,
             )
 
     def wait(self) -> PinnedWorker:

@@ -194,6 +194,10 @@ def test_a_job_of_any_model_that_is_loaded_goes_before_one_that_must_be_loaded(
 ) -> None:
     """Also of the model that did not run last; and who waits for a load is not passed over for ever."""
     _switch(system, "box-2", "off")
+    # else a model that was slow to load, on a busy machine, may stay in place of one of the two
+    _switch(system, "box-1", "off")
+    wait_for(lambda: not workers.all["box-1"].model_process(), what="an empty memory")
+    _switch(system, "box-1", "on")
 
     def both_are_loaded() -> bool:
         before = _loads(system, "box-1")

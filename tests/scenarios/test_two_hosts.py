@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dispatcher_project.supervisor.data_folder import ROOT
-from dispatcher_project.supervisor.embedded import die_with_parent
 from jobs.models import Attempt
 from tests.support.system.gates import open_gate
 from tests.support.system.gpu_server import GpuServer
 from tests.support.system.judges import Judge
+from tests.support.system.programs import Program
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
@@ -31,25 +27,11 @@ def server(system: System) -> GpuServer:
 
 
 @pytest.fixture
-def second_host(system: System, server: GpuServer, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another GPU worker with a data folder of its own and the environment file that all hosts share."""
-    shared = json.loads((system.folder / "environment.json").read_text())
+def second_host(system: System, server: GpuServer, tmp_path: Path) -> Iterator[Program]:
+    """Another GPU worker."""
     ready = tmp_path / "ready"
     with (system.folder / "log" / "second_host.log").open("wb") as log:
-        host = subprocess.Popen(
-            [sys.executable, "manage.py", "gpu_worker", "--ready-file", str(ready)],
-            cwd=ROOT,
-            env={
-                **system.environment,
-                **shared,
-                "DISPATCHER_DATA_DIR": str(tmp_path / "var"),
-                "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.production",
-                "DJANGO_SECRET_KEY": (system.folder / "secret_key").read_text().strip(),
-            },
-            stdout=log,
-            stderr=log,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
-        )
+        host = system.start_worker("--ready-file", str(ready), data_folder=tmp_path / "var", log=log)
     try:
         wait_for(lambda: ready.exists() or host.poll() is not None, seconds=90, what="the second host")
         yield host
@@ -59,7 +41,7 @@ def second_host(system: System, server: GpuServer, tmp_path: Path) -> Iterator[s
 
 
 def test_two_hosts_share_the_work_and_one_that_dies_is_replaced_by_the_other(
-    system: System, server: GpuServer, judge: Judge, second_host: subprocess.Popen[bytes]
+    system: System, server: GpuServer, judge: Judge, second_host: Program
 ) -> None:
     held: list[str] = []
 

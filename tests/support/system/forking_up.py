@@ -11,9 +11,12 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import json
 import os
 import runpy
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +27,9 @@ from typing import IO, Any, NoReturn
 
 from dispatcher_project.supervisor import child, up
 from dispatcher_project.supervisor.embedded import die_with_parent
+from dispatcher_project.supervisor.loop import Supervisor
 from foundation.program import ROOT
+from tests.support.system.programs import DOOR_VARIABLE, LENGTH
 
 PAUSE_SECONDS = 0.1
 """Before a restart, however often a scenario has killed the child."""
@@ -64,20 +69,28 @@ _defaults: dict[str, str] = {}
 
 
 class ForkedProcess:
-    """The part of `subprocess.Popen` that the supervisor uses. command: ``python manage.py …`` or
-    ``python -m …``."""
+    """A process that runs ``python manage.py …`` or ``python -m …``, with the part of `subprocess.Popen` that
+    is used here.
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int]) -> None:
+    outputs: file descriptors of its standard output and error; stdout: None, or a file to read them from."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        outputs: tuple[int, int],
+        pass_fds: Sequence[int] = (),
+        stdout: IO[bytes] | None = None,
+    ) -> None:
+        self.stdout = stdout
         self._exit_code: int | None = None
-        reader, writer = os.pipe()
         everything = signal.valid_signals()
         signal.pthread_sigmask(signal.SIG_BLOCK, everything)  # else our handlers would take the child's
         self.pid = os.fork()
         if self.pid == 0:
-            _become(command, env, output=writer, pass_fds=pass_fds)
+            _become(command, env, outputs=outputs, pass_fds=pass_fds)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, everything)
-        os.close(writer)
-        self.stdout: IO[bytes] = open(reader, "rb", buffering=0)  # noqa: SIM115
 
     def poll(self) -> int | None:
         if self._exit_code is None:
@@ -96,12 +109,49 @@ def start(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> 
     if command[0] != sys.executable:
         return subprocess.Popen(command, env=env, **options)
     _preload(env)
-    return ForkedProcess(command, env=env, pass_fds=options["pass_fds"])
+    reader, writer = os.pipe()
+    output = open(reader, "rb", buffering=0)  # noqa: SIM115
+    try:
+        return ForkedProcess(
+            command, env=env, outputs=(writer, writer), pass_fds=options["pass_fds"], stdout=output
+        )
+    finally:
+        os.close(writer)
+
+
+class ForkingSupervisor(Supervisor):
+    """Also forks the programs that `tests.support.system.programs` asks for, and tells their ends."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._programs: list[tuple[ForkedProcess, socket.socket]] = []
+        self._door = socket.create_server(os.environ[DOOR_VARIABLE], family=socket.AF_UNIX)
+        self._selector.register(self._door, selectors.EVENT_READ, self._start_program)
+
+    def _start_program(self) -> None:
+        connection, _ = self._door.accept()
+        head, outputs, _, _ = socket.recv_fds(connection, LENGTH.size, 2)
+        (length,) = LENGTH.unpack(head)
+        asked = json.loads(connection.recv(length, socket.MSG_WAITALL))
+        process = ForkedProcess(asked["command"], env=asked["environment"], outputs=(outputs[0], outputs[1]))
+        for output in outputs:
+            os.close(output)
+        connection.sendall(LENGTH.pack(process.pid))
+        self._programs.append((process, connection))
+
+    def _turn(self) -> None:
+        super()._turn()  # the end of a child ends it
+        for one in list(self._programs):
+            process, connection = one
+            if (code := process.poll()) is not None:
+                self._programs.remove(one)
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(LENGTH.pack(code))
 
 
 def _preload(environment: Mapping[str, str]) -> None:
     """With the settings of these variables; the first call does it."""
-    if "celery" in sys.modules:
+    if _PRELOADED[-1] in sys.modules:
         return
     own = dict(os.environ)
     os.environ.update(environment, NOTIFY_SOCKET="")  # an app config looks whether there is one
@@ -122,13 +172,17 @@ def _preload(environment: Mapping[str, str]) -> None:
 
 
 def _become(
-    command: Sequence[str], environment: Mapping[str, str], *, output: int, pass_fds: Sequence[int]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    outputs: tuple[int, int],
+    pass_fds: Sequence[int],
 ) -> NoReturn:
     """Run the program in this forked process, and end it. The supervisor's objects stay on the stack: none of
     them closes a file descriptor that is another one by now."""
     status = 1
     try:
-        _reset_process(output, pass_fds)
+        _reset_process(outputs, pass_fds)
         _set_environment({**_defaults, **environment})
         _forget_settings()
         _choose_clock(command)
@@ -145,7 +199,7 @@ def _become(
         os._exit(status)
 
 
-def _reset_process(output: int, pass_fds: Sequence[int]) -> None:
+def _reset_process(outputs: tuple[int, int], pass_fds: Sequence[int]) -> None:
     os.setsid()
     die_with_parent()
     signal.set_wakeup_fd(-1)
@@ -154,7 +208,7 @@ def _reset_process(output: int, pass_fds: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+    for target, source in enumerate((nothing, *outputs)):
         os.dup2(source, target)
     start = 3
     for kept in sorted(pass_fds):
@@ -173,7 +227,7 @@ def _forget_settings() -> None:
     from django.conf import settings
     from django.utils.functional import empty
 
-    for name in ("up", "base"):
+    for name in ("up", "base", "production"):
         sys.modules.pop(f"dispatcher_project.settings.{name}", None)
     settings._wrapped = empty
 
@@ -206,6 +260,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def main() -> int:
+    up.Supervisor = ForkingSupervisor  # type: ignore[misc]
     child.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=start, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT
     )

@@ -12,12 +12,12 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg
 import redis
 
-from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.data_folder import ROOT, DataFolder
 from dispatcher_project.supervisor.embedded import die_with_parent
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.support.database_copies import copy_to_file, create_on_server
@@ -25,6 +25,7 @@ from tests.support.ports import free_port
 from tests.support.processes import is_alive
 from tests.support.system.client import Client
 from tests.support.system.gpu_server import GpuServer
+from tests.support.system.programs import DOOR_VARIABLE, Program, output_of
 from tests.support.waiting import wait_for
 
 SHORT_WAITS = {
@@ -34,6 +35,7 @@ SHORT_WAITS = {
     "DISPATCHER_PROBE_SECONDS": "1",
     "DISPATCHER_RETRY_BASE_SECONDS": "0.1",
     "DISPATCHER_DEPLOY_GRACE_SECONDS": "30",
+    "DISPATCHER_SCHEDULE_MIN_SECONDS": "1",
 }
 """Short, so that a scenario waits seconds where an operator would wait for a quarter of a minute."""
 _OURS = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "DISPATCHER_DATA_DIR")
@@ -61,6 +63,7 @@ class System:
             **(environment or {}),
         }
         self._output = folder.parent / f"{folder.name}.out"
+        self._door = str(DataFolder(folder).sockets / "door")
         self._clients: list[Client] = []
         command = [
             sys.executable,
@@ -74,7 +77,7 @@ class System:
             self.process = subprocess.Popen(
                 [*command, "--port", str(free_port())],
                 cwd=ROOT,
-                env=self.environment,
+                env={**self.environment, DOOR_VARIABLE: self._door},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 preexec_fn=die_with_parent,  # noqa: PLW1509
@@ -133,15 +136,21 @@ class System:
 
     def manage(self, *arguments: str, check: bool = True) -> str:
         """What `manage.py` prints, run beside it."""
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=check,
-        ).stdout
+        return output_of(self._door, [sys.executable, "manage.py", *arguments], self.environment, check=check)
+
+    def start_worker(self, *arguments: str, data_folder: Path, log: IO[bytes]) -> Program:
+        """A GPU worker beside its own, with a data folder of its own, as of another host. It has the
+        environment file that all hosts share."""
+        shared = json.loads((self.folder / "environment.json").read_text())
+        environment = {
+            **self.environment,
+            **shared,
+            "DISPATCHER_DATA_DIR": str(data_folder),
+            "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.production",
+            "DJANGO_SECRET_KEY": (self.folder / "secret_key").read_text().strip(),
+        }
+        command = [sys.executable, "manage.py", "gpu_worker", *arguments]
+        return Program(self._door, command, environment, outputs=(log.fileno(), log.fileno()))
 
     def logs(self) -> Iterator[tuple[str, str]]:
         """(name, last lines) of `up` and of each child."""
