@@ -49,11 +49,11 @@ def test_a_fifo_position_counts_earlier_tickets(rig: Rig, tenants: int) -> None:
 def test_a_sample_of_tenants_represents_a_long_fifo_queue(rig: Rig) -> None:
     chance = random.Random(1)
     rig.pool("fifo", patience=0)
-    jobs = [f"j{number:04}" for number in range(2000)]
+    jobs = [f"j{number:04}" for number in range(1000)]
     for job in jobs:
         rig.push(job, tenant=f"t{int(chance.paretovariate(0.7)) % 300}")
     assert queue_status(rig, jobs[0]).position == 1
-    for place in (500, 1000, 1900):
+    for place in (250, 500, 950):
         assert queue_status(rig, jobs[place]).position == pytest.approx(place + 1, rel=0.25)
 
 
@@ -186,8 +186,8 @@ def test_a_position_examines_a_bounded_number_of_tenants_and_lines(rig: Rig) -> 
     """As many commands for a thousand tenants in thirty models as Redis' own time would want."""
     rig.server(models=[f"m{number:02}" for number in range(30)])
     chance = random.Random(3)
-    for number in range(3000):
-        rig.push(f"j{number}", tenant=f"t{chance.randrange(1000)}", model=f"m{chance.randrange(30):02}")
+    for number in range(1000):
+        rig.push(f"j{number}", tenant=f"t{number}", model=f"m{chance.randrange(30):02}")
     rig.push(*(f"f{number}" for number in range(60)), tenant="flood", model="m00")
 
     def commands(act) -> int:

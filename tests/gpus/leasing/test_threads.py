@@ -12,7 +12,7 @@ from gpus.protocol import Lease, PoolSpec, QueueAlgorithm, ReleaseMode, ServerSp
 
 from .rig import POOL
 
-THREADS, OPERATIONS = 8, 1_000
+THREADS, OPERATIONS = 8, 500
 SERVERS, SLOTS = 3, 4
 MODELS, TENANTS = ("flux", "zimg"), ("a", "b", "c", "d")
 
