@@ -128,7 +128,7 @@ def reserve(row: RunUpload, now: datetime) -> tuple[RunUpload, bool]:
     known = _keep_existing(row.tenant_id, [row.sha256], now).get(row.sha256)
     row.artifact = known.pk if known is not None else new_id(now.timestamp())
     row, is_new = insert_reservation(row)
-    return row, is_new and known is None
+    return row, is_new and (known is None or known.bytes < row.bytes)
 
 
 def _keep_existing(tenant_id: int, hashes: Iterable[str], now: datetime) -> dict[str, Artifact]:

@@ -31,7 +31,10 @@ class Used(NamedTuple):
 
 def reserved(tenant_id: int, now: datetime) -> Used:
     """Return what outputs of the tenant's runs have that are no artifacts, or not yet."""
-    live = Artifact.objects.filter(tenant_id=tenant_id, sha256=OuterRef("sha256"), removed_at=None)
+    # a client may have promised the same content with fewer bytes
+    live = Artifact.objects.filter(
+        tenant_id=tenant_id, sha256=OuterRef("sha256"), bytes__gte=OuterRef("bytes"), removed_at=None
+    )
     rows = RunUpload.objects.filter(~Exists(live), tenant_id=tenant_id, created_at__gt=now - OPEN_TIME)
     by_content = rows.values("sha256").annotate(size=Max("bytes"))
     found = by_content.aggregate(count=Count("sha256"), bytes=Sum("size"))
@@ -40,11 +43,15 @@ def reserved(tenant_id: int, now: datetime) -> Used:
 
 def insert_reservation(row: RunUpload) -> tuple[RunUpload, bool]:
     """Insert a run's output inside a transaction; return it, or the same one of before, and whether it is
-    new. After the commit, `require_room` decides about a new one."""
+    new or has more bytes now. After the commit, `require_room` decides about a new one."""
     kept = {name: getattr(row, name) for name in ("artifact", "bytes", "content_type", "name", "created_at")}
-    return RunUpload.objects.get_or_create(
+    found, is_new = RunUpload.objects.get_or_create(
         attempt=row.attempt, sha256=row.sha256, defaults={**kept, "tenant_id": row.tenant_id}
     )
+    if found.bytes < row.bytes:  # a GPU server has promised the same content with fewer
+        found.bytes, is_new = row.bytes, True
+        found.save(update_fields=["bytes"])
+    return found, is_new
 
 
 def require_room(row: RunUpload, now: datetime) -> None:

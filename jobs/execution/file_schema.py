@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from foundation.foreign_schema import ForeignSchema, compiled
+from foundation.foreign_schema import ForeignSchema, SchemaRefused, compiled
 from foundation.json_paths import Path
 
 MAX_STEPS = 20_000
@@ -23,9 +23,12 @@ _OF_THE_TEXT = ("minLength", "maxLength", "pattern", "enum", "const", "not", "if
 
 def schema_of_shown(schema: ForeignSchema, files: Iterable[Path]) -> ForeignSchema:
     """Return the schema without the rules for texts at these places. Their type, `format` and
-    `contentEncoding` stay. Raises SchemaRefused."""
+    `contentEncoding` stay."""
     places = {tuple(_ITEM if type(one) is int else one for one in path) for path in files}
-    return _rewritten(schema.text, frozenset(places)) if places else schema
+    try:
+        return _rewritten(schema.text, frozenset(places)) if places else schema
+    except SchemaRefused:  # too large, with what its references lead to copied
+        return schema
 
 
 @lru_cache(maxsize=128)

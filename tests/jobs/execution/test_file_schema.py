@@ -55,6 +55,18 @@ def test_other_rules_stay() -> None:
     assert mismatch(schema, {"file": 7, "seed": 1}, ("file",)) == "['file']"
 
 
+def test_references_that_double_at_each_step_cost_little() -> None:
+    doubled = {
+        f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}, {"$ref": f"#/$defs/d{at + 1}"}]}
+        for at in range(9)
+    }
+    schema = {"$defs": {**doubled, "d9": {"type": "string"}}, "properties": {"file": {"$ref": "#/$defs/d0"}}}
+    before = compiled(schema)
+    after = schema_of_shown(before, [("file",)])
+    assert len(after.text) < 200 * len(before.text)
+    assert mismatch(schema, {"file": 7}, ("file",)) == "['file']"
+
+
 def test_a_schema_that_refers_to_itself_ends() -> None:
     schema = {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a", "$comment": "once"}}}
     schema |= {"properties": {"next": {"$ref": "#"}, "file": LONG}}

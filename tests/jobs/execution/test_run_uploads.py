@@ -20,6 +20,7 @@ from django.db import connection
 
 from artifacts.errors import ArtifactQuotaFull, ArtifactTooLarge, TooManyRunOutputs
 from artifacts.models import Artifact, ArtifactUse, RunUpload
+from artifacts.outputs import new_output
 from artifacts.refs import ref
 from artifacts.removal import forget_uploads
 from artifacts.uploads import Wanted, promise
@@ -286,6 +287,21 @@ def test_uploads_of_parallel_attempts_count_together_until_they_are_artifacts_or
         promised(shop, other, its_attempt, b"b")
     RunUpload.objects.update(created_at=now - timedelta(hours=26))  # the sweep has removed their objects
     promised(shop, other, its_attempt, b"b" * 100)
+
+
+def test_content_that_was_promised_with_fewer_bytes_takes_its_own_room(shop, running, settings) -> None:
+    """Its length is known at the promise as its sender says, and its hash does not tell."""
+    settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=100)
+    job, attempt = running
+    now = shop.ports.clock.now()
+    for digest in ("a" * 64, "b" * 64):
+        promise(Wanted(job.tenant_id, digest, 1), shop.ports.artifact_store, now)
+    new_output(job.tenant_id, attempt, "a" * 64, 90, now=now)  # 92 with the promises of the client
+    with pytest.raises(ArtifactQuotaFull):
+        new_output(job.tenant_id, attempt, "b" * 64, 90, now=now)
+    promise_output(job.pk, attempt, WantedOutput("c" * 64, 1), shop.ports)
+    with pytest.raises(ArtifactQuotaFull, match="new ones 9"):
+        new_output(job.tenant_id, attempt, "c" * 64, 9, now=now)
 
 
 def test_a_token_is_of_one_job_and_ends_with_its_attempt(shop, running) -> None:
