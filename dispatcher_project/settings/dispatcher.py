@@ -304,8 +304,9 @@ class DispatcherSettings:
     submit_file_seconds: float = 3600.0
     """How long a file that came in a submit stays if no job refers to it, because the submit was refused."""
     fetched_urls: int = 0
-    """Most https URLs of one request to submit jobs that the dispatcher reads itself, at the places that a
-    model's schema marks for files. 0: such a URL stays as it is, and the GPU server reads it."""
+    """Most https URLs of one request to submit jobs, or of one job of a workflow or schedule, that the
+    dispatcher reads itself, at the places that a model's schema marks for files. 0: such a URL stays as it
+    is, and the GPU server reads it."""
     fetched_url_bytes: int = 32 * 1024 * 1024
     """Bytes of all files that are read for one request."""
     fetched_url_seconds: float = 30.0

@@ -34,6 +34,7 @@ from jobs.execution.artifact_inputs import with_input_urls
 from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
 from jobs.execution.log_events import LogLimits, position_in_log
+from jobs.execution.payload_urls import has_urls, with_files_of_urls
 from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
 from jobs.execution.row_prefetch import OF_JOB, rows_to_run
@@ -360,7 +361,7 @@ def make_run(
         remote_id=claimed.remote_id,
         ran_seconds=claimed.ran_seconds,
         progress_events=progress_events,
-        to_send=partial(with_input_urls, ports=worker.ports) if claimed.job.get("uses_artifacts") else None,
+        to_send=_to_send(worker, claimed, abort),
         keep=outputs.keep,
         keep_seconds=knobs.artifact_save_seconds,
         abort=abort,
@@ -374,6 +375,18 @@ def make_run(
             lambda started: _stop_if_refused(cast("StartCommit", started), known())
         )
     return run
+
+
+def _to_send(
+    worker: WorkerState, claimed: Claimed, abort: Abort
+) -> Callable[[RunRequest], RunRequest] | None:
+    """Return what makes the payload that the server gets; None: it is sent as it is."""
+    ports, tenant_id = worker.ports, int(claimed.lease.tenant)
+    with_urls = partial(with_input_urls, ports=ports)
+    if not settings.DISPATCHER.fetched_urls or not has_urls(claimed.spec, claimed.job["payload"]):
+        return with_urls if claimed.job.get("uses_artifacts") else None
+    fetcher = worker.url_fetcher
+    return lambda request: with_urls(with_files_of_urls(request, tenant_id, fetcher, abort, ports))
 
 
 def _answer_files(worker: WorkerState, claimed: Claimed, abort: Abort) -> AnswerFiles:

@@ -32,6 +32,7 @@ from jobs.execution.presence import process_name
 from jobs.execution.row_prefetch import RowPrefetch
 from jobs.models import Attempt
 from jobs.ports import Ports
+from jobs.submission.fetched_urls import UrlFetcher
 from jobs.transitions import StartOutcome
 
 log = structlog.get_logger()
@@ -87,6 +88,7 @@ class WorkerState:
         self.threads = threads or settings.DISPATCHER.worker_threads
         self.name = name or process_name()
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
+        self.url_fetcher = UrlFetcher()
         self.may_run = (lambda spec: True) if runners else _is_installed
         """Returns True if this process has a runner for the model; a pinned worker brings its own."""
         self.completion = Completion(ports, name=self.name, on_lost=self._on_lost, writer=writer)
