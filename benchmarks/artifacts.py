@@ -13,17 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import requests
 
+from benchmarks.suite.cpu import running_cpu_seconds
 from dispatcher_client import Client
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from verification.proving.ports import free_ports
+from verification.proving.seaweed import KEY, SECRET, OwnSeaweed
 
 MEGABYTE = 1024 * 1024
 _KEY = """
@@ -48,15 +51,27 @@ def forget_peak(pid: int | str) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
+@dataclass(frozen=True, slots=True)
+class System:
+    """A dispatcher of this benchmark. web, store: pids of the process that takes submits and of the one that
+    serves files. url, key: of the API and of a tenant."""
+
+    web: int
+    store: int
+    url: str
+    key: str
+
+
 @contextmanager
-def system(folder: Path, *, has_store_process: bool) -> Iterator[tuple[int, str, str]]:
-    """Run the parts; yield the pid of the web process that serves the files, the URL of the API, and a
-    tenant's key. has_store_process: that is a process of its own."""
+def system(folder: Path, store: str) -> Iterator[System]:
+    """Run the parts in a new folder. store: "web" for a folder that the web process serves, "process" for one
+    that has a process of its own, "s3" for a SeaweedFS."""
+    folder.mkdir()
     ports = free_ports()
     port, store_port = next(ports), next(ports)
     url = f"http://127.0.0.1:{port}"
-    listening = [port, store_port] if has_store_process else [port]
-    with EmbeddedValkey(folder / "valkey") as valkey:
+    listening = [port, store_port] if store == "process" else [port]
+    with EmbeddedValkey(folder / "valkey") as valkey, _bucket(folder, store) as (bucket, bucket_pid):
         environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.up",
@@ -67,6 +82,7 @@ def system(folder: Path, *, has_store_process: bool) -> Iterator[tuple[int, str,
             "DISPATCHER_NO_BOOTSTRAP": "1",
             "REDIS_URL": valkey.url,
             "BROKER_URL": f"redis+socket://{valkey.socket}?virtual_host=0",
+            **bucket,
         }
         manage = [sys.executable, "manage.py"]
         subprocess.run([*manage, "migrate", "-v", "0"], env=environment, check=True)
@@ -79,12 +95,35 @@ def system(folder: Path, *, has_store_process: bool) -> Iterator[tuple[int, str,
         try:
             for web, one in zip(webs, listening, strict=True):
                 _wait_for(f"http://127.0.0.1:{one}/livez", web)
-            yield webs[-1].pid, url, key
+            yield System(webs[0].pid, bucket_pid or webs[-1].pid, url, key)
         finally:
             for web in webs:
                 web.terminate()
             for web in webs:
                 web.wait(30)
+
+
+@contextmanager
+def _bucket(folder: Path, store: str) -> Iterator[tuple[dict[str, str], int]]:
+    """Yield the settings of a new bucket and the pid of its server; none and 0 for other stores."""
+    if store != "s3":
+        yield {}, 0
+        return
+    (folder / "s3").mkdir()
+    server = OwnSeaweed(folder / "s3")
+    try:
+        server.start()
+        server.make_bucket("bench")
+        yield (
+            {
+                "DISPATCHER_ARTIFACT_STORE": f"s3://bench?endpoint={server.url}&region=us-east-1",
+                "AWS_ACCESS_KEY_ID": KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET,
+            },
+            server.pid,
+        )
+    finally:
+        server.kill()
 
 
 def _wait_for(url: str, web: subprocess.Popen[bytes]) -> None:
@@ -107,11 +146,15 @@ def make_file(path: Path, megabytes: int) -> Path:
     return path
 
 
-def timed(what: str, megabytes: float, work: object) -> None:
-    began = time.monotonic()
-    work()  # type: ignore[operator]
-    took = time.monotonic() - began
-    print(f"{what:<44} {megabytes / took:8.0f} MB/s {took:7.1f} s")
+def timed(what: str, megabytes: float, store: int, work: Callable[[], object]) -> None:
+    """Print the speed of some work, and the CPU time of the process `store` for a GB."""
+    began, before = time.monotonic(), running_cpu_seconds([store])
+    work()
+    took, cpu = time.monotonic() - began, running_cpu_seconds([store]) - before
+    gigabytes = megabytes / 1024
+    print(
+        f"{what:<44} {megabytes / took:8.0f} MB/s {took:7.1f} s {cpu / gigabytes:7.2f} CPU s/GB", flush=True
+    )
 
 
 def submits(url: str, key: str, seconds: float) -> list[float]:
@@ -128,19 +171,31 @@ def submits(url: str, key: str, seconds: float) -> list[float]:
 
 _CLIENTS = {
     "files": """
-import sys
+import os, sys, time
 from pathlib import Path
-from benchmarks.artifacts import make_file
+from benchmarks.artifacts import MEGABYTE, make_file
+from benchmarks.suite.cpu import running_cpu_seconds
 from dispatcher_client import Client
-url, key, path, size = sys.argv[1:]
-client = Client(url, key)
+url, key, path, size, speed = sys.argv[1:]
+client, speed, size = Client(url, key, timeout_seconds=120), float(speed), int(size)
+file, moved = make_file(Path(path), size), 0
 while True:
-    client.download(client.upload(make_file(Path(path), int(size))), path + ".back")
+    with file.open("r+b") as changed:
+        changed.write(os.urandom(64))
+    began = time.monotonic()
+    def progress(done, total):
+        Path(path + ".moved").write_text(str(moved + done))
+        if speed:
+            time.sleep(max(0.0, began + done / MEGABYTE / speed - time.monotonic()))
+    stored = client.upload(file, on_progress=progress)
+    moved, began = moved + size * MEGABYTE, time.monotonic()
+    client.download(stored, path + ".back", on_progress=progress)
+    moved += size * MEGABYTE
 """,
     "forms": """
 import os, sys
 import requests
-url, key, path, size = sys.argv[1:]
+url, key, path, size, speed = sys.argv[1:]
 while True:
     job = '{"model": "zimg", "payload": {"file": {"$file": "f"}}}'
     files = {"job": (None, job), "f": ("f", os.urandom(int(size) * 1024 * 1024))}
@@ -150,25 +205,47 @@ while True:
     assert answer.status_code in (202, 429), answer.text
 """,
 }
-"""Scripts of clients that load the web process until they are killed."""
+"""Scripts of clients that load a dispatcher until they are killed. They write how many bytes they moved."""
 
 
-@contextmanager
-def load(kind: str, clients: int, megabytes: int, *, url: str, key: str, folder: Path) -> Iterator[None]:
-    """Let so many client processes load the web process meanwhile. kind: key of `_CLIENTS`."""
-    names = [str(folder / f"load-{number}") for number in range(clients)]
-    # real clients have CPUs of their own
-    command = ["nice", "-n", "19", sys.executable, "-c", _CLIENTS[kind], url, key]
-    running = [subprocess.Popen([*command, name, str(megabytes)]) for name in names]
-    try:
-        time.sleep(3)
-        yield
-        if ended := [one for one in running if one.poll() is not None]:
-            raise SystemExit(f"{len(ended)} clients have failed")
-    finally:
-        for one in running:
-            one.kill()
-            one.wait()
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Clients that load a dispatcher. kind: key of `_CLIENTS`. link: megabits per second of all of them
+    together; 0: as fast as they can."""
+
+    kind: str
+    clients: int
+    megabytes: int
+    link: float = 0.0
+
+    @contextmanager
+    def on(self, system: System, folder: Path) -> Iterator[Callable[[], float]]:
+        """Let the clients run meanwhile; yield what returns the gigabytes that they have moved."""
+        names = [folder / f"load-{number}" for number in range(self.clients)]
+        speed = self.link / 8 * 1e6 / MEGABYTE / self.clients
+        # real clients have CPUs of their own
+        command = ["nice", "-n", "19", sys.executable, "-c", _CLIENTS[self.kind], system.url, system.key]
+        running = [subprocess.Popen([*command, str(name), str(self.megabytes), str(speed)]) for name in names]
+
+        def moved() -> float:
+            counts = [name.with_name(f"{name.name}.moved") for name in names]
+            return sum(int(count.read_text() or 0) for count in counts if count.exists()) / 1e9
+
+        try:
+            while self.kind == "files" and not all(
+                name.with_name(f"{name.name}.moved").exists() for name in names
+            ):
+                time.sleep(0.1)
+            time.sleep(3)
+            yield moved
+            if ended := [one for one in running if one.poll() is not None]:
+                raise SystemExit(f"{len(ended)} clients have failed")
+        finally:
+            for one in running:
+                one.kill()
+                one.wait()
+            for left in folder.glob("load-*"):
+                left.unlink()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,74 +255,117 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--load", type=int, default=10, help="clients that load files beside submits (default 10)"
     )
     parser.add_argument("--load-megabytes", type=int, default=1024, help="size of their files (default 1024)")
+    parser.add_argument(
+        "--link",
+        type=float,
+        default=0,
+        help="megabits per second of all clients together (default: none)",
+    )
     parser.add_argument("--forms", type=int, default=2, help="clients that send forms (default 2)")
     parser.add_argument("--form-megabytes", type=int, default=15, help="size of their files (default 15)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of submits, each (default 20)")
     parser.add_argument(
-        "--store-process", action="store_true", help="serve the files by a web process of their own"
-    )
+        "--store", choices=("web", "process", "s3"), default="web",
+        help="a folder served by the web process (default) or by a process of its own, or a SeaweedFS",
+    )  # fmt: skip
+    parser.add_argument(
+        "--control", action="store_true",
+        help="in turns, load files to another dispatcher's SeaweedFS: what the machine costs",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=2, help="turns of each kind of load (default 2)")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR")) as name:
-        folder = Path(name)
-        with system(folder, has_store_process=options.store_process) as (pid, url, key):
-            _one_file(folder, pid, url, key, options.megabytes)
-            _beside_submits(folder, url, key, options)
+    with ExitStack() as stack:
+        name = tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR"))
+        folder = Path(stack.enter_context(name))
+        tested = stack.enter_context(system(folder / "tested", options.store))
+        if options.megabytes:
+            _one_file(folder, tested, options.megabytes)
+        control = stack.enter_context(system(folder / "control", "s3")) if options.control else None
+        _beside_submits(folder, tested, control, options)
     return 0
 
 
-def _one_file(folder: Path, pid: int, url: str, key: str, megabytes: int) -> None:
+def _one_file(folder: Path, tested: System, megabytes: int) -> None:
+    url, key = tested.url, tested.key
     client = Client(url, key, timeout_seconds=120)
     path, back = make_file(folder / "file", megabytes), folder / "back"
     submits(url, key, 1.0)  # warm
-    before = {"web": peak_mb(pid), "client": peak_mb("self")}
-    database = (folder / "db.sqlite3").stat().st_size
+    before = {"store": peak_mb(tested.store), "client": peak_mb("self")}
+    database = (folder / "tested/db.sqlite3").stat().st_size
     found = []
-    timed("client, in (parts, joined and checked)", megabytes, lambda: found.append(client.upload(path)))
-    timed("client, out", megabytes, lambda: client.download(found[0], back))
-    for process, grown in (("web", peak_mb(pid)), ("client", peak_mb("self"))):
+    timed(
+        "client, in (parts, joined and checked)", megabytes, tested.store,
+        lambda: found.append(client.upload(path)),
+    )  # fmt: skip
+    timed("client, out", megabytes, tested.store, lambda: client.download(found[0], back))
+    for process, grown in (("store", peak_mb(tested.store)), ("client", peak_mb("self"))):
         print(f"{process:<44} {grown - before[process]:8.1f} MB more at its peak ({grown:.0f} MB)")
-    grown = (folder / "db.sqlite3").stat().st_size - database
+    grown = (folder / "tested/db.sqlite3").stat().st_size - database
     print(f"{'database':<44} {grown:8d} bytes more")
-    signed = client.artifact(found[0].id)
-    location = client._calls._transport.root + f"/artifacts/{signed.id}"
+    location = f"{url}/api/v1/artifacts/{found[0].id}"
     curl = ["curl", "-sSL", "-H", f"Authorization: Bearer {key}", location, "-o", str(back)]
-    timed("curl, out", megabytes, lambda: subprocess.run(curl, check=True))
-    put = ["curl", "-sSf", "-T", str(path), _promised(url, key, make_file(path, megabytes))]
-    timed("curl, in (one piece)", megabytes, lambda: subprocess.run(put, check=True))
-    print(f"{'web, all of these':<44} {peak_mb(pid) - before['web']:8.1f} MB more at its peak")
+    timed("curl, out", megabytes, tested.store, lambda: subprocess.run(curl, check=True))
+    put = ["curl", "-sSf", "-T", str(path), *_promised(url, key, make_file(path, megabytes))]
+    timed("curl, in (one piece)", megabytes, tested.store, lambda: subprocess.run(put, check=True))
+    print(f"{'store, all of these':<44} {peak_mb(tested.store) - before['store']:8.1f} MB more at its peak")
 
 
-def _promised(url: str, key: str, path: Path) -> str:
-    """Promise a file; return the URL of its upload."""
+def _promised(url: str, key: str, path: Path) -> list[str]:
+    """Promise a file; return the URL of its upload, and curl's arguments for its headers."""
     with path.open("rb") as file:
         wanted = {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     headers = {"Authorization": f"Bearer {key}"}
     answer = requests.post(f"{url}/api/v1/artifacts", json=wanted, headers=headers, timeout=60)
     answer.raise_for_status()
-    return str(answer.json()["upload"]["url"])
+    upload = answer.json()["upload"]
+    return [upload["url"], *(part for pair in upload["headers"].items() for part in ("-H", ": ".join(pair)))]
 
 
-def _beside_submits(folder: Path, url: str, key: str, options: argparse.Namespace) -> None:
+def _beside_submits(
+    folder: Path, tested: System, control: System | None, options: argparse.Namespace
+) -> None:
+    files = Load("files", options.load, options.load_megabytes, options.link)
     loads = [
-        ("forms", options.forms, options.form_megabytes),
-        ("files", options.load, options.load_megabytes),
+        (Load("forms", options.forms, options.form_megabytes), tested, "forms"),
+        (files, tested, "files"),
     ]
+    if control is not None:
+        loads.append((files, control, "control"))
     for _ in range(options.rounds):
-        for kind, clients, megabytes in loads:
-            if not clients:
+        found = {}
+        for load, loaded, name in loads:
+            if not load.clients:
                 continue
-            alone = _figures("submits alone", submits(url, key, options.seconds))
-            with load(kind, clients, megabytes, url=url, key=key, folder=folder):
-                took = submits(url, key, options.seconds)
-            beside = _figures(f"submits beside {clients} clients, {kind} of {megabytes} MB", took)
-            print(f"{'ratio':<44} p50 {beside[0] / alone[0]:6.2f}     p99 {beside[1] / alone[1]:6.2f}")
+            alone = _measured("submits alone", tested, options.seconds)
+            with load.on(loaded, folder) as moved:
+                before = moved()
+                beside = _measured(
+                    f"beside {load.clients} clients, {name} of {load.megabytes} MB", tested, options.seconds
+                )
+                gigabytes = moved() - before
+            found[name] = beside
+            print(
+                f"{'ratio to alone':<44} p50 {beside[0] / alone[0]:6.2f}     p99 {beside[1] / alone[1]:6.2f}"
+            )
+            if gigabytes:
+                print(f"{'moved':<44} {gigabytes:8.2f} GB")
+        if "files" in found and "control" in found:
+            p50, p99 = (ours / other for ours, other in zip(found["files"], found["control"], strict=True))
+            print(f"{'ratio of files to control':<44} p50 {p50:6.2f}     p99 {p99:6.2f}", flush=True)
 
 
-def _figures(what: str, took: list[float]) -> tuple[float, float]:
-    """Print and return p50 and p99 in ms."""
+def _measured(what: str, tested: System, seconds: float) -> tuple[float, float]:
+    """Submit meanwhile; print CPU time of the dispatcher, p50 and p99, and return these two in ms."""
+    pids = {tested.web, tested.store}
+    before = running_cpu_seconds(pids)
+    took = submits(tested.url, tested.key, seconds)
+    cpu = running_cpu_seconds(pids) - before
     p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
-    print(f"{what:<44} p50 {p50:6.1f} ms  p99 {p99:6.1f} ms  ({len(took)})", flush=True)
+    print(
+        f"{what:<44} p50 {p50:6.1f} ms  p99 {p99:6.1f} ms  ({len(took)}; {cpu / seconds:.2f} CPUs; "
+        f"load {os.getloadavg()[0]:.1f})",
+        flush=True,
+    )
     return p50, p99
 
 

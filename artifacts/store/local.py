@@ -39,6 +39,9 @@ from foundation.ids import new_id
 
 OBJECTS, PARTS = "a", "parts"
 PART_BYTES = 64 * 1024 * 1024
+WRITEBACK_BYTES = 8 * 1024 * 1024
+"""The system begins to write an upload to the disk after so many bytes. Otherwise the fsync at its end stalls
+those of the database: another file's took 114 to 144 ms beside one of 400 MB, and 12 ms so."""
 _UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
 _TENANT = re.compile(r"[1-9][0-9]{0,18}\Z")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}\Z")
@@ -278,7 +281,7 @@ class Receiver:
         self._folder, self._place, self._size, self._sha256 = folder, place, size, sha256
         self._make, self._is_new, self._reserve_bytes = make, is_new, reserve_bytes
         self._digest = hashlib.sha256()
-        self._received = 0
+        self._received = self._has_room_until = self._written_back = 0
         self._name, self._descriptor = folder.new_file()
         self._is_open, self._is_published = True, False
 
@@ -291,8 +294,10 @@ class Receiver:
         """Append bytes. Raises WrongBytes if there are too many, StoreFull."""
         if len(data) > self.missing:
             raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
-        if self._reserve_bytes and self._folder.free_bytes() - self._reserve_bytes < len(data):
-            raise StoreFull("The store's disk has no room for the rest of this object.")
+        if self._reserve_bytes and self._received >= self._has_room_until:
+            if self._folder.free_bytes() - self._reserve_bytes < len(data):
+                raise StoreFull("The store's disk has no room for the rest of this object.")
+            self._has_room_until = self._received + CHUNK_BYTES
         self._received += len(data)
         if self._sha256 is not None:
             self._digest.update(data)
@@ -300,6 +305,9 @@ class Receiver:
         with self._folder.errors():
             while view:
                 view = view[os.write(self._descriptor, view) :]
+        if self._received - self._written_back >= WRITEBACK_BYTES:
+            _begin_writeback(self._descriptor, self._written_back, self._received)
+            self._written_back = self._received
 
     def finish(self) -> None:
         """Check length and hash, and publish the file durably. Raises WrongBytes, StoreFull."""
@@ -332,6 +340,13 @@ class Receiver:
 
 def _place(key: ObjectKey) -> Place:
     return (OBJECTS, str(key.tenant_id), key.sha256[:2], key.sha256)
+
+
+def _begin_writeback(descriptor: int, first: int, behind: int) -> None:
+    """Let Linux begin to write these bytes to the disk, without waiting for it. They stay in its cache."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, first, behind - first, os.POSIX_FADV_DONTNEED)
 
 
 def _chunks(descriptor: int, first: int) -> Iterator[bytes]:

@@ -1,9 +1,9 @@
 """ASGI application for the bytes of artifacts in a local folder: signed PUT, GET and HEAD requests.
 
-No thread of Django is used, and no database: the URL's signature is the permission. Files are read and
-written in threads of its own, a piece at a time, so that neither the event loop nor submits wait for a disk.
-The body of an upload reaches the store's folder under a temporary name, and its place only whole, checked and
-synced.
+No thread of Django is used, and no database: the URL's signature is the permission. Each transfer has a
+thread of its own, which moves the bytes between socket and file, so that neither the event loop nor submits
+wait for a disk. The body of an upload reaches the store's folder under a temporary name, and its place only
+whole, checked and synced.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from django.conf import settings
 
 from artifacts.keys import ObjectKey, read_key
 from artifacts.store.configured import STORE_PATH
-from artifacts.store.contract import CHUNK_BYTES, StoreError, StoreUnavailable
+from artifacts.store.contract import StoreError
 from artifacts.store.local import LocalStore, Receiver
 from artifacts.store.names import attachment
 from artifacts.store.signatures import BadSignature, Expired, Grant, read_grant
-from dispatcher_project.web.exchange import ClientGone, Exchange, Headers, Transfers, is_too_slow
+from dispatcher_project.web.exchange import ClientGone, Exchange, Headers, Transfers
 from dispatcher_project.web.request_limits import Scope
 from foundation.http_api.problems import Problem
 from jobs.api.errors import store_problem
 from jobs.events.stream import Receive, Send
 
 PREFIX = f"{STORE_PATH}/"
-SERVING_THREADS = 8
-"""Threads that read and write files. A piece takes about a millisecond, so they serve all transfers."""
+SERVING_THREADS = 4
+"""Threads that check URLs and open files."""
 SANDBOX = "sandbox; default-src 'none'"
 _RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)\Z", re.IGNORECASE)
 _MOST = 10**18
@@ -45,9 +46,13 @@ class ArtifactBytes:
         self._store = store
         self._threads = ThreadPoolExecutor(SERVING_THREADS, thread_name_prefix="artifact-bytes")
         self._transfers = Transfers()
+        # as many again for bodies of refused uploads, which are read without effect
+        self._moving = ThreadPoolExecutor(
+            2 * settings.DISPATCHER.artifact_transfers, thread_name_prefix="artifact-transfer"
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, PREFIX)
+        exchange = Exchange(scope, receive, send, PREFIX, self._moving)
         try:
             await self._serve(exchange)
         except Problem as problem:
@@ -83,9 +88,8 @@ class ArtifactBytes:
             )
         receiver = await self._in_thread(lambda: _receiver(grant, store))
         try:
-            async for data in exchange.body():
-                await self._in_thread(lambda data=data: _add(receiver, data))  # type: ignore[misc]
-            await self._in_thread(receiver.finish)
+            await exchange.receive(receiver.add)
+            await exchange.in_thread(receiver.finish)
         finally:
             await self._in_thread(lambda: receiver.__exit__(None, None, None))
         tag = f'"{grant.key.sha256}"' if not grant.upload else f'"{grant.number}"'
@@ -115,24 +119,9 @@ class ArtifactBytes:
             ]
             if wanted:
                 headers.append((b"content-range", f"bytes {first}-{behind - 1}/{size}".encode()))
-            await exchange.answer(
-                206 if wanted else 200, headers, self._pieces(exchange, descriptor, first, behind)
-            )
+            await exchange.answer_with_file(206 if wanted else 200, headers, descriptor, first, behind)
         finally:
             os.close(descriptor)
-
-    async def _pieces(self, exchange: Exchange, descriptor: int, first: int, behind: int) -> Any:
-        began = time.monotonic()
-        at = first
-        while at < behind and exchange.method != "HEAD":
-            length = min(CHUNK_BYTES, behind - at)
-            data = await self._in_thread(lambda at=at, length=length: os.pread(descriptor, length, at))  # type: ignore[misc]
-            if not data:
-                raise StoreUnavailable("The object became shorter.")
-            at += len(data)
-            yield data
-            if is_too_slow(at - first, began):
-                raise ClientGone
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -153,10 +142,6 @@ def _receiver(grant: Grant, store: LocalStore) -> Receiver:
     if grant.upload:
         return store.receive_part(grant.key, grant.upload, grant.number, grant.size)
     return store.receive(grant.key, grant.size)
-
-
-def _add(receiver: Receiver, data: bytes) -> None:
-    receiver.add(data)
 
 
 def _range(exchange: Exchange, size: int, tag: str) -> tuple[int, int] | None:

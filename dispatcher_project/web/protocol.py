@@ -23,9 +23,11 @@ from typing import Any, Protocol, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.protocols.utils import get_remote_addr, is_ssl
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
+from dispatcher_project.web.direct_body import KEY as DIRECT_KEY
+from dispatcher_project.web.direct_body import DirectBody
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from foundation.network import network_of
 
@@ -118,6 +120,10 @@ class BoundedProtocol(H11Protocol):
         self._slow_since = 0.0
         """When the client last read `MIN_READ_BYTES`; 0: no bytes wait to be sent."""
         self._taken = 0
+        self._direct: DirectBody | None = None
+        self._begin_parser()
+
+    def _begin_parser(self) -> None:
         self.conn = _CountedChunks(h11.SERVER, self._limits.head_bytes)
 
     @property
@@ -139,6 +145,9 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.forget(self)
+        if self._direct is not None:
+            self._direct.cut()
+            self._forget_direct()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -155,6 +164,9 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         answered = self.cycle
+        if self._direct is not None and self._direct.took_body:
+            self._begin_parser()
+        self._forget_direct()
         self._answered_one = self._waits = True
         self._head_bytes = 0
         self.since = self._all.clock()
@@ -170,8 +182,16 @@ class BoundedProtocol(H11Protocol):
         if cycle is not None:
             scope = cast("dict[str, Any]", self.scope)
             scope[GONE_KEY] = lambda: cycle.disconnected
+            if not is_ssl(self.transport):
+                scope[DIRECT_KEY] = self._direct = DirectBody(self, cycle)
         self.since = self._all.clock()
         self._all.begin(self)
+
+    def _forget_direct(self) -> None:
+        """Break the reference cycle of this connection, its scope and the body."""
+        if self._direct is not None:
+            cast("dict[str, Any]", self.scope).pop(DIRECT_KEY, None)
+            self._direct = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
