@@ -49,5 +49,7 @@ def test_no_message_is_judged_by_the_clocks_of_two_hosts(system: System, receive
         job = client.finished(job_id)
         assert (job["status"], len(job["attempts"])) == ("completed", 1)
     wait_for(lambda: receiver.job_ids(printed["webhook secret"]) == ids, what="all callbacks")
+    sweeps = system.folder / "log" / "sweeps.log"
+    wait_for(lambda: "clocks_disagree" in sweeps.read_text(), what="a clock that is wrong")
     with urllib.request.urlopen(f"{system.facts['url']}/readyz", timeout=30) as answer:
         assert json.load(answer)["last_sweep_seconds"] < 60.0
