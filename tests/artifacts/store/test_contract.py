@@ -6,6 +6,8 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -372,6 +374,23 @@ def test_parts_that_a_process_joined_before_it_died_are_completed_or_dropped(
     store.complete_parts(key, upload.upload, len(data))
     assert hashlib.sha256(b"".join(store.chunks(key))).hexdigest() == key.sha256
     assert store.drop_unfinished(datetime.now(UTC) + timedelta(hours=1)) == 0, "nothing is left"
+
+
+def test_parts_are_completed_once_by_many_at_once_and_their_urls_read_nothing(stage: Stage) -> None:
+    upload = stage.store.begin_parts(KEY, len(DATA))
+    put_parts(stage, KEY, DATA, upload, [1])
+    url = stage.store.sign_part(KEY, upload.upload, 1, len(DATA), 60.0).url
+    assert stage.http.get(url).status_code >= 400
+    assert list(stage.store.objects()) == []
+
+    def complete(_: int) -> None:
+        with suppress(NoSuchObject):  # another one was faster
+            stage.store.complete_parts(KEY, upload.upload, len(DATA))
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(complete, range(3)))
+    assert b"".join(stage.store.chunks(KEY)) == DATA
+    assert stage.store.drop_unfinished(datetime.now(UTC) + timedelta(hours=1)) == 0, "nothing is left"
 
 
 def test_a_part_has_the_size_that_was_signed_and_belongs_to_its_object(stage: Stage) -> None:

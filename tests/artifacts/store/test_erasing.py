@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
+from artifacts.keep import LocalFile, keep_file
 from artifacts.models import Artifact, ArtifactUse
+from artifacts.outputs import Maker, OutputMissing, Secured, new_output, record, secure
 from artifacts.removal import (
     UNKNOWN_TIME,
     erase_unused,
@@ -145,3 +149,49 @@ def test_many_objects_are_left_to_the_sweep(stage: Stage, monkeypatch: pytest.Mo
     gone = Artifact.objects.filter(state="gone")
     assert gone.count() == 2
     assert gone.exclude(removed_at=None).count() == 1
+
+
+def test_erased_content_may_come_again_by_a_form_by_a_run_and_by_many_promises(stage: Stage) -> None:
+    now = datetime.now(UTC)
+    erase(stage, stored(stage))
+    form = LocalFile(io.BytesIO(DATA), SHA, len(DATA))
+    row = keep_file(form, tenant_id=7, content_type="text/plain", store=stage.store, now=now)
+    erase(stage, row)
+    now, maker = datetime.now(UTC), Maker("J" * 26, "A" * 26, 1)
+    output = new_output(7, maker.attempt, SHA, len(DATA), now=now)
+    stage.store.write(row.key, len(DATA), [DATA])
+    outputs = secure(7, [output], maker, stage.store, now)
+    record(Secured(outputs, 7, now), maker, now)
+    ArtifactUse.objects.all().delete()
+    assert b"".join(stage.store.chunks(row.key)) == DATA
+    erase(stage, Artifact.objects.get(state="stored"))
+
+    def send(_: int) -> None:
+        try:
+            again = promise(Wanted(7, SHA, len(DATA)), stage.store, datetime.now(UTC))
+            assert again.upload is None or stage.send(again.upload, DATA).status_code in (200, 412)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(send, range(4)))
+    assert b"".join(stage.store.chunks(row.key)) == DATA
+
+
+def test_an_erasure_between_the_write_of_an_output_and_its_end_is_found_out(stage: Stage) -> None:
+    row, now, maker = stored(stage), datetime.now(UTC), Maker("J" * 26, "A" * 26, 1)
+    output = new_output(7, maker.attempt, SHA, len(DATA), now=now)
+    stage.store.write(row.key, len(DATA), [DATA])
+    remove_now(row.pk, stage.store, now)
+    with pytest.raises(OutputMissing):
+        secure(7, [output], maker, stage.store, now)
+
+
+def test_a_promise_of_another_length_makes_no_artifact_of_bytes_that_an_old_url_brings(stage: Stage) -> None:
+    row = stored(stage)
+    put = stage.store.sign_put(row.key, len(DATA), 60.0)
+    erase(stage, row)
+    other = promise(Wanted(7, SHA, 5), stage.store, datetime.now(UTC)).artifact
+    stage.send(put, DATA)
+    confirm([other], stage.store, datetime.now(UTC))
+    assert Artifact.objects.get(pk=other.pk).state == "promised"
