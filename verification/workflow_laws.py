@@ -1,4 +1,4 @@
-"""The laws over runs of workflows, (9) to (12); `verification.laws` has the others.
+"""The laws over runs of workflows, (9) to (12), and (13) of their outputs; `verification.laws` has the rest.
 
 They are stated over the stored rows alone, and evaluate definitions anew: the code that advances runs is not
 asked what it should have done."""
@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 
+from artifacts.models import Artifact, ArtifactUse
 from foundation.expressions import SearchFailed, is_true
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Attempt, EndNotice, Job
@@ -55,10 +56,14 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
         yield from _one_job(rows)
         if run.erase_requested_at is not None:
             continue  # what references selected is gone
+        if lost := list(_long(rows)):
+            yield from lost
+            continue  # the other laws read these outputs
         yield from _rules(rows)
         yield from _inputs(rows)
         yield from _near(rows)
         yield from _maps(rows, drained)
+        yield from _output(rows)
 
 
 class _Rows:
@@ -276,6 +281,44 @@ def _near(rows: _Rows) -> Iterator[str]:
         jobs = [one.job_id or one.cached_from for one in near if one.index in (None, node.index)]
         if not Attempt.objects.filter(job__in=filter(None, jobs), server=job.near_server).exists():
             yield f"(11) {node.key} of run {rows.run.id} prefers {job.near_server}, and nothing ran there"
+
+
+def _output(rows: _Rows) -> Iterator[str]:
+    """Law 11 of the run itself: its output is what the template selects from the outputs of its nodes."""
+    run = rows.run
+    if run.state != RunState.COMPLETED or any(job.round > 1 for job in rows.jobs.values()):
+        return  # a dead letter that was retried after the end changes no output
+    scope = {key: rows.output(key) for key in run.node_states}
+    scope |= {INPUTS: run.inputs, RUN: {"id": run.id, "round": run.round}}
+    try:
+        wanted = resolve(rows.plan.output, scope, budget=rows.costs.budget())
+    except Unresolved as error:
+        yield f"(11) run {run.id} completed, and its output can't be resolved: {error}"
+        return
+    if stored_output(run, rows.ports) != wanted:
+        yield f"(11) the output of run {run.id} is not what its references select"
+
+
+def _long(rows: _Rows) -> Iterator[str]:
+    """Law 13 of runs: outputs that are artifacts are used by their run, and the store has their bytes."""
+    kept = {node.key: node.output_artifact for node in rows.nodes} | {"": rows.run.output_artifact}
+    wanted = {artifact_id: key for key, artifact_id in kept.items() if artifact_id is not None}
+    if not wanted:
+        return
+    runs = [rows.run.id, *(child.id for child in rows.child_runs.values())]  # a sub-run's output is its own
+    used = set(ArtifactUse.objects.filter(run__in=runs).values_list("artifact_id", flat=True))
+    there = Artifact.objects.in_bulk(list(wanted))
+    for artifact_id, key in wanted.items():
+        place = f"the output of {key or 'run'} {rows.run.id}, the artifact {artifact_id},"
+        artifact = there.get(artifact_id)
+        if artifact_id not in used:
+            yield f"(13) {place} is not used by the run"
+        elif artifact is None or artifact.state != Artifact.State.STORED:
+            yield f"(13) {place} is not stored"
+        else:
+            found = rows.ports.artifact_store.find(artifact.key)
+            if found is None or found.bytes != artifact.bytes:
+                yield f"(13) {place} is not in the store with its {artifact.bytes} bytes"
 
 
 def _given(rows: _Rows, node: Node) -> Mapping[str, Any] | None:

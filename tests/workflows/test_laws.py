@@ -1,13 +1,15 @@
-"""Each law of runs, (9) to (12), is noticed when it is broken: a judge that sees nothing proves nothing."""
+"""Each law of runs, (9) to (13), is noticed when it is broken: a judge that sees nothing proves nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.db import transaction
 
+from artifacts.models import Artifact, ArtifactUse
 from foundation.ids import new_id
 from jobs.models import EndNotice, Job
 from tests.support.shop import Shop
@@ -157,3 +159,26 @@ def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: The
         Node.objects.filter(key="all[0]").update(state="cancelled")
         assert "(12)" in broken(theatre)
         transaction.set_rollback(True)
+
+
+def test_planted_violations_of_a_long_output_are_noticed(theatre: Theatre, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=100)
+    nodes = {"all": {**model(payload={"echo": [{"$ref": "index"}, "x" * 100]}), "map": {"count": 2}}}
+    run = theatre.to_end(theatre.start({"nodes": nodes, "output": {"$ref": "all[*].echo"}}))
+    assert None not in (run.output_artifact, Node.objects.get(key="all").output_artifact)
+    assert broken(theatre) == set()
+    plants: dict[str, Callable[[], object]] = {
+        "(13)": lambda: ArtifactUse.objects.filter(artifact_id=run.output_artifact).delete(),
+        "(13) ": lambda: Artifact.objects.update(state=Artifact.State.GONE),
+        "(11)": lambda: resulted("all[1]", {"echo": 9}),
+        "(11) ": lambda: Run.objects.update(output=[1], output_artifact=None),
+    }
+    for law, plant in plants.items():
+        with transaction.atomic():
+            plant()
+            assert broken(theatre) == {law.strip()}
+            transaction.set_rollback(True)
+    artifact = Artifact.objects.get(id=run.output_artifact or "")
+    theatre.ports.artifact_store.remove(artifact.key)
+    assert broken(theatre) == {"(13)"}
+    theatre.keeps_laws = False

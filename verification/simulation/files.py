@@ -33,6 +33,26 @@ RESULT_CHARS = 300_000
 """Of a long result: more than stays in a job's row."""
 
 
+def upload(world: World, tenant: int, content: bytes, client: str, content_type: str = "") -> str:
+    """Store a file as a client does, again until it is stored; return the id of its artifact. client: for the
+    history."""
+    wanted = Wanted(tenant, hashlib.sha256(content).hexdigest(), len(content), content_type)
+
+    def ask(ports: Ports) -> Artifact:
+        promised = promise(wanted, ports.artifact_store, ports.clock.now())
+        if promised.upload is not None:
+            world.store.put_signed(promised.upload, content)
+            complete(promised.artifact, ports.artifact_store, ports.clock.now())
+        return promised.artifact
+
+    while True:
+        try:
+            return str(world.web.call(ask).pk)
+        except (ConnectionError, DatabaseError, StoreError, ArtifactRefused) as error:
+            world.scheduler.note(client, f"upload failed: {error}")
+            world.scheduler.sleep(0.5)
+
+
 class Files:
     """The jobs with files of a world."""
 
@@ -84,27 +104,9 @@ class Files:
         )
 
     def _upload(self, order: Order) -> None:
-        """Store the order's file and name it in the payload; again until it is stored."""
-        content, sha256 = self._content[order.key], order.payload["sha256"]
-        world = self._world
-        wanted = Wanted(order.tenant, sha256, len(content))
-
-        def ask(ports: Ports) -> Artifact:
-            promised = promise(wanted, ports.artifact_store, ports.clock.now())
-            if promised.upload is not None:
-                world.store.put_signed(promised.upload, content)
-                complete(promised.artifact, ports.artifact_store, ports.clock.now())
-            return promised.artifact
-
-        while True:
-            try:
-                row = world.web.call(ask)
-            except (ConnectionError, DatabaseError, StoreError, ArtifactRefused) as error:
-                world.scheduler.note(order.key, f"upload failed: {error}")
-                world.scheduler.sleep(0.5)
-            else:
-                order.payload["file"] = {REF: row.pk}
-                return
+        """Store the order's file and name it in the payload."""
+        content = self._content[order.key]
+        order.payload["file"] = {REF: upload(self._world, order.tenant, content, order.key)}
 
     def _judge_job(
         self, job: Job, order: Order, uses: set[tuple[str, str]], rows: dict[str, Artifact]

@@ -14,11 +14,13 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from artifacts.refs import REF
 from jobs.domain.errors import QuotaExhausted, Refused
 from jobs.domain.states import FINAL_JOB_STATES, JobState
 from jobs.models import Job
 from jobs.operations.jobs import retry_dead_letter
 from jobs.ports import Ports
+from verification.simulation.files import upload
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
 from verification.simulation.world import WARM_UP_SECONDS, World
@@ -26,11 +28,16 @@ from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.retried import postponed_of_ended_runs
-from workflows.models import Node, Run, Version, Wait, Workflow, follower_of
+from workflows.models import MapFile, Node, Run, Version, Wait, Workflow, follower_of
 
 STUCK_SECONDS = 60.0
 RETRY_SECONDS = 10.0
 CALLBACK_SHARE = 0.4
+LIST_SHARE, LONG_SHARE = 0.5, 0.5
+"""Of the wide runs: those whose list is an artifact of JSON lines, and those whose output is long."""
+LONG_CHARS = 150_000
+"""Of the result of an item: two are more than stays in the row of a map or run."""
+LINES = "application/jsonl"
 _FINAL_JOBS = [state.value for state in FINAL_JOB_STATES]
 
 
@@ -67,14 +74,20 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
         "nodes": {
             "list": _job("tiny", number=_ref("inputs.number")),
             "many": {
-                **_job("zimg", fails=_ref("inputs.fails"), item=_ref("item"), from_=_ref("list.attempt")),
+                **_job(
+                    "zimg",
+                    fails=_ref("inputs.fails"),
+                    item=_ref("item"),
+                    from_=_ref("list.attempt"),
+                    result_chars=_ref("inputs.chars", default=0),
+                ),
                 "map": {"over": _ref("inputs.items"), "max_parallel": 2, "fail_at": 0.6},
                 "near": "list",
             },
             "none": {**_job("tiny"), "map": {"count": 0}, "needs": ["list"]},
             "join": {**_job("tiny", all=_ref("many[*].attempt")), "needs": ["none"]},
         },
-        "output": {"joined": _ref("join.attempt")},
+        "output": {"joined": _ref("join.attempt"), "texts": _ref("many[*].text", default=[])},
         "on_failure": {"running": "cancel", "node": "mail"},
     },
     "asks": {
@@ -126,7 +139,8 @@ def changed(definition: dict[str, Any], number: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class RunOrder:
-    """A run that a client starts. run_ids: all ids that it got for its key; more than one is a defect."""
+    """A run that a client starts. lines: JSON lines that it uploads, for the list of its map; empty: the list
+    is in the inputs. run_ids: all ids that it got for its key; more than one is a defect."""
 
     key: str
     tenant: int
@@ -134,6 +148,7 @@ class RunOrder:
     inputs: dict[str, Any]
     at: float
     callback_url: str
+    lines: bytes = b""
     run_ids: set[str] = field(default_factory=set)
 
 
@@ -149,6 +164,7 @@ class WorkflowRuns:
         self._waiting_since: dict[str, float] = {}
         self._taken: dict[str, list[Any]] = {}
         self._versions = 1
+        self._lengthen()
         if not self.orders:
             return
         self._put_definitions()
@@ -258,9 +274,23 @@ class WorkflowRuns:
             order.callback_url = chance.choice(self._world.receivers.urls(order.tenant))
         return order
 
+    def _lengthen(self) -> None:
+        """Give some wide runs a list that is an artifact, and results that make their outputs long. By other
+        chances than the orders, which stay those that they were."""
+        chance = random.Random(f"{self._world.seed} long values of runs")
+        for order in self.orders:
+            if order.workflow != "wide":
+                continue
+            if chance.random() < LIST_SHARE:
+                order.lines = b"".join(b"%d\n\n" % item for item in order.inputs["items"])
+            if chance.random() < LONG_SHARE:
+                order.inputs["chars"] = LONG_CHARS
+
     def _start(self, order: RunOrder) -> None:
         world = self._world
         world.scheduler.sleep(max(0.0, order.at - world.scheduler.now))
+        if order.lines:
+            order.inputs["items"] = {REF: upload(world, order.tenant, order.lines, order.key, LINES)}
         key = operations.RunKey(order.key, f"{order.tenant} {order.key}"[:64])
         again = 0.2
         while not order.run_ids:
@@ -383,9 +413,12 @@ class WorkflowRuns:
 def cost_of(runs: WorkflowRuns) -> dict[str, int]:
     """Return what the runs came to, for the command's last line."""
     if not runs.orders:
-        return {"runs": 0, "nodes": 0}
+        return {"runs": 0, "nodes": 0, "maps_of_files": 0, "long_outputs": 0}
     return {
         "runs": Run.objects.count(),
         "nodes": Node.objects.count(),
         "nodes_completed": Node.objects.filter(state=NodeState.COMPLETED.value).count(),
+        "maps_of_files": MapFile.objects.count(),
+        "long_outputs": Node.objects.exclude(output_artifact=None).count()
+        + Run.objects.exclude(output_artifact=None).count(),
     }
