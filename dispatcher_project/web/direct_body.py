@@ -24,7 +24,7 @@ _SEND_BYTES = 4 * 1024 * 1024
 _LOOK_SECONDS = 1.0
 """How long a thread waits for a client that does not read, before it checks the transfer's rate."""
 KEY = "dispatcher.direct_body"
-"""Key in a request's scope: its `DirectBody`. Set only by this server."""
+"""Key in a request's scope: a function that returns its `DirectBody`. Set only by this server."""
 
 
 class ConnectionGone(Exception):

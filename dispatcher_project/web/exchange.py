@@ -73,7 +73,8 @@ class Exchange:
         self, scope: Scope, receive: Receive, send: Send, prefix: str, threads: Executor | None = None
     ) -> None:
         self._receive, self._send, self._threads = receive, send, threads
-        self._direct: DirectBody | None = scope.get(DIRECT_KEY)
+        lend: Callable[[], DirectBody] | None = scope.get(DIRECT_KEY)
+        self._direct = lend() if lend is not None else None
         self._rest: int | None = None
         """Bytes of the body that are left to read from the socket; None: the event loop reads it."""
         self.method = str(scope["method"])

@@ -147,7 +147,7 @@ class BoundedProtocol(H11Protocol):
         self._all.forget(self)
         if self._direct is not None:
             self._direct.cut()
-            self._forget_direct()
+        self._forget_direct()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -183,15 +183,21 @@ class BoundedProtocol(H11Protocol):
             scope = cast("dict[str, Any]", self.scope)
             scope[GONE_KEY] = lambda: cycle.disconnected
             if not is_ssl(self.transport):
-                scope[DIRECT_KEY] = self._direct = DirectBody(self, cycle)
+                scope[DIRECT_KEY] = self._lend_socket
         self.since = self._all.clock()
         self._all.begin(self)
 
+    def _lend_socket(self) -> DirectBody:
+        """Return what moves the bodies of the current request past the event loop."""
+        assert self.cycle is not None
+        self._direct = DirectBody(self, self.cycle)
+        return self._direct
+
     def _forget_direct(self) -> None:
         """Break the reference cycle of this connection, its scope and the body."""
-        if self._direct is not None:
+        if self.scope is not None:
             cast("dict[str, Any]", self.scope).pop(DIRECT_KEY, None)
-            self._direct = None
+        self._direct = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
