@@ -191,6 +191,8 @@ def _check_literal(node: Node) -> None:
         raise ExpressionRefused("a literal must be a number, a string, true, false or null")
     if isinstance(value, float) and not math.isfinite(value):
         raise ExpressionRefused("a number must be finite")
+    if isinstance(value, str) and any(one == "\0" or "\ud800" <= one <= "\udfff" for one in value):
+        raise ExpressionRefused("a text must have no NUL and no half of a surrogate pair: neither is stored")
 
 
 _CHECKS = {"function_expression": _check_function, "slice": _check_slice, "literal": _check_literal}

@@ -179,3 +179,10 @@ def test_a_deep_search_of_a_large_value_ends_soon() -> None:
     text = "a" + "[?a" * 14 + "]" * 14
     expression(text).search(counted)
     assert steps <= 15 * _size(value)
+
+
+@pytest.mark.parametrize("text", ['`"\\ud800"`', 'a || `"x\\u0000"`'])
+def test_a_text_that_no_database_stores_is_refused(text: str) -> None:
+    with pytest.raises(ExpressionRefused, match="neither is stored"):
+        expression(text)
+    assert expression('`"\\ud83d\\ude00"`').search({}) == "\U0001f600"
