@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jmespath.exceptions import JMESPathError
+from jmespath.exceptions import IncompleteExpressionError, JMESPathError, LexerError, ParseError
 from jmespath.parser import ParsedResult, Parser
 
 MAX_CHARACTERS, MAX_NODES, MAX_DEPTH = 1_000, 100, 30
+_EXAMPLE = "a path looks like images[0].url"
+_SHOWN = 40
+"""Characters of an expression in a message."""
 FUNCTIONS = frozenset(
     [
         "abs",
@@ -123,7 +126,7 @@ def expression(text: str) -> Expression:
         parsed = Parser().parse(text)
         parts = _check(parsed.parsed)
     except JMESPathError as error:
-        raise ExpressionRefused(str(error).splitlines()[0] if str(error) else "not an expression") from None
+        raise ExpressionRefused(_why(text, error)) from None
     except RecursionError:
         raise _too_deep() from None
     except (
@@ -137,6 +140,21 @@ def expression(text: str) -> Expression:
     found = list(_read_from_root(parsed.parsed))
     names = frozenset(name for name in found if name is not None)
     return Expression(text, names, None in found, parts, parsed)
+
+
+def _why(text: str, error: JMESPathError) -> str:
+    """Return what is wrong, in words: those of the parser are its token types."""
+    if not text.strip():
+        return "an expression can't be empty"
+    if isinstance(error, IncompleteExpressionError) or getattr(error, "token_type", None) == "EOF":
+        return f"it ends too early: {_EXAMPLE}"
+    if not isinstance(error, (ParseError, LexerError)):
+        return str(error).splitlines()[0] if str(error) else "not an expression"
+    at = error.lex_position
+    if "Unclosed" in str(error):
+        return f"the quote at character {at + 1} is not closed"
+    hint = f'{_EXAMPLE}, and an odd name has quotes: "odd-name"'
+    return f"it can't be read from character {at + 1} on, {text[at : at + _SHOWN]!r}: {hint}"
 
 
 def is_true(value: Any) -> bool:
