@@ -54,8 +54,13 @@ def simulate(
     returns the output. It may raise `Failure`. Timers complete at once. files: JSON lines by the id of their
     artifact, for maps over them.
     Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake, or an
-    artifact without a file.
+    artifact without a file; ValueError for inputs that lack a required one, and for an answer that is none of
+    the choices: the dispatcher refuses both.
     """
+    required = (definition.get("inputs") or {}).get("required") or ()
+    given = inputs if isinstance(inputs, dict) else {}
+    if missing := [name for name in required if name not in given]:
+        raise ValueError(f"the inputs lack {', '.join(missing)}, which the workflow requires")
     return _Simulation(definition, inputs, fakes or {}, files or {}).run()
 
 
@@ -207,7 +212,11 @@ class _Simulation:
         if fake is None:
             raise LookupError(f"there is no fake for the node {key}; give fakes[{key!r}]")
         self.calls.append((key, asked))
-        return fake(asked)
+        answer = fake(asked)
+        choices = asked.get("choose_from") if "human" in node else None
+        if isinstance(choices, list) and answer not in choices:
+            raise ValueError(f"the fake of {key} answers {answer!r}, which is none of the choices {choices}")
+        return answer
 
     def resolve(self, template: Any, scope: Scope) -> Any:
         if isinstance(template, list):

@@ -108,6 +108,10 @@ def test_a_workflow_runs_with_fakes() -> None:
         raise Failure("out of memory")
 
     assert film().simulate({**fakes, "trellis": broken}, {"prompt": "fox"}).failed_node == "trellis"
+    with pytest.raises(ValueError, match="the fake of best answers 'cat', which is none of the choices"):
+        film().simulate({**fakes, "best": lambda asked: "cat"}, {"prompt": "fox"})
+    with pytest.raises(ValueError, match="the inputs lack prompt, which the workflow requires"):
+        film().simulate(fakes, {"promt": "fox"})
 
 
 def test_a_drawing_has_every_node_and_edge() -> None:
