@@ -57,6 +57,8 @@ def _submit(client: Client, options: argparse.Namespace) -> int:
 
 
 def _wait(client: Client, options: argparse.Namespace) -> int:
+    if options.timeout is None:  # a wait without an end would never tell of a wrong address
+        client.get(options.job_id)
     job: Job = client.wait(options.job_id, options.timeout)
     _print(job.data)
     return DONE if job.status == "completed" else REFUSED

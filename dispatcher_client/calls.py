@@ -389,6 +389,8 @@ def _require_known(call: str, given: Mapping[str, Any], known: Any) -> None:
 
 
 def _job_path(job_id: str) -> str:
+    if not isinstance(job_id, str):
+        raise TypeError(f"the id of a job is a text, such as job.job_id; not {type(job_id).__name__}")
     return f"/queue/jobs/{quote(job_id, safe='')}"
 
 

@@ -72,6 +72,7 @@ def test_each_kind_of_error_has_its_exit_status(
     assert (refused.returncode, refused.stdout) == (1, "")
     assert json.loads(refused.stderr)["errors"][0]["pointer"] == "/model"
 
+    assert run("--retry-seconds", "0", "wait", "J", DISPATCHER_URL=nowhere).returncode == 3
     unanswered = run("--retry-seconds", "0", "submit", "flux", "{}", DISPATCHER_URL=nowhere)
     assert unanswered.returncode == 3
     assert json.loads(unanswered.stderr)["idempotency_key"]
