@@ -112,10 +112,11 @@ def count_refusal(problem: Problem) -> None:
 def refusal_problem(refused: Refused, headers: Mapping[str, str] | None = None) -> Problem:
     """Return the problem for an error of the domain. headers: further header fields of the response."""
     errors = [FieldError(refused.pointer, refused.code, str(refused))] if refused.pointer is not None else []
+    is_deep = (refused.pointer or "").count("/") > 1  # the text alone does not say where in a payload
     return Problem(
         refused.status,
         refused.code,
-        str(refused),
+        f"{refused.pointer}: {refused}" if is_deep else str(refused),
         errors=errors,
         headers=headers,
         retry_after_seconds=refused.retry_after_seconds,
@@ -128,6 +129,8 @@ def _from_framework(error: exceptions.APIException) -> Problem:
     if isinstance(error, exceptions.PermissionDenied):
         given = getattr(error.detail, "code", None)
         code = "csrf_failed" if detail.startswith("CSRF Failed") else str(given or code)
+    if isinstance(error, exceptions.UnsupportedMediaType):
+        detail += " Send `Content-Type: application/json`."
     headers = {}
     if header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = str(header)

@@ -54,7 +54,8 @@ def _refusal(request: HttpRequest) -> Problem | None:
     if not token:
         return Problem(401, "not_authenticated", _NO_TOKEN, headers=_CHALLENGE)
     if not scheme:
-        return Problem(401, "not_authenticated", "Send `Authorization: Bearer <token>`.", headers=_CHALLENGE)
+        detail = "Send `Authorization: Bearer <token>` with the token of DISPATCHER_METRICS_TOKEN."
+        return Problem(401, "not_authenticated", detail, headers=_CHALLENGE)
     # in constant time, so that the duration does not reveal a correct prefix
     is_right = hmac.compare_digest(sent.strip().encode(), token.encode())
     if scheme.lower() == "bearer" and is_right:

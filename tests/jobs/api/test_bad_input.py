@@ -191,6 +191,7 @@ def test_a_payload_just_over_its_limit_is_named(acme: Account, zimg: ModelConfig
 def test_only_json_requests_are_accepted(acme: Account, content_type: str) -> None:
     answer = acme.client.generic("POST", SUBMIT, json.dumps(JOB), content_type=content_type)
     problem(answer, 415, "unsupported_media_type")
+    assert answer.json()["detail"].endswith("Send `Content-Type: application/json`.")
 
 
 def test_only_json_responses_are_offered(acme: Account) -> None:

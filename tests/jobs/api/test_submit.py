@@ -124,6 +124,7 @@ def test_the_models_own_schema_is_checked(acme: Account) -> None:
     wrong = acme.client.post(URL, {"model": "flux", "payload": {"steps": "many"}}, format="json")
     assert (wrong.status_code, wrong.json()["code"]) == (422, "payload_invalid")
     assert wrong.json()["errors"][0]["pointer"] == "/payload/steps"
+    assert wrong.json()["detail"] == '/payload/steps: The value is not of type "integer"'
     right = acme.client.post(URL, {"model": "flux", "payload": {"steps": 4}}, format="json")
     assert right.status_code == 202
 
