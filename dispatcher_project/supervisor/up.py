@@ -133,7 +133,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         nonlocal is_first
         facts = _facts(folder, host=options.host, ports=ports, environment=shared) | {"pids": pids}
         folder.write("environment.json", shared)
-        folder.write_text("up.env", _shell_variables(facts))
+        folder.write_text("up.env", _shell_variables(facts, options.named_dir))
         folder.write("up.json", facts)
         if is_first:
             is_first = False
@@ -177,15 +177,17 @@ def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str
     }
 
 
-def _shell_variables(facts: Mapping[str, object]) -> str:
+def _shell_variables(facts: Mapping[str, object], named_dir: Path | None) -> str:
     """The variables of the examples in docs/, and those of `python3 -m dispatcher_client`, as a shell sets
-    them."""
+    them. named_dir: the data folder, where commands would look into another one."""
+    folder = {} if named_dir is None else {"DISPATCHER_DATA_DIR": str(named_dir)}
     variables = {
         "API": f"{facts['url']}/api/v1",
         "KEY": facts["tenant_key"],
         "OPERATOR_KEY": facts["api_key"],
         "DISPATCHER_URL": facts["url"],
         "DISPATCHER_API_KEY": facts["tenant_key"],
+        **folder,
     }
     return "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in variables.items())
 

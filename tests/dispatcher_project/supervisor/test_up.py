@@ -93,7 +93,7 @@ def test_a_shell_gets_the_address_and_the_keys(folder: DataFolder, closing: Exit
     folder.write("secrets.json", {"admin_password": "sesame", "api_key": "the operator's", "tenant_key": "t"})
     facts, text = shown(folder, choose(closing, web_port))
     assert f". {folder.path}/up.env    sets API, KEY and OPERATOR_KEY" in text
-    folder.write_text("up.env", up._shell_variables(facts))
+    folder.write_text("up.env", up._shell_variables(facts, Path("/srv/my data")))
     script = '. "$0"; env'
     printed = subprocess.run(
         ["sh", "-c", script, folder.path / "up.env"], capture_output=True, text=True, check=True
@@ -104,7 +104,9 @@ def test_a_shell_gets_the_address_and_the_keys(folder: DataFolder, closing: Exit
         "OPERATOR_KEY=the operator's",
         f"DISPATCHER_URL=http://127.0.0.1:{web_port}",
         "DISPATCHER_API_KEY=t",
+        "DISPATCHER_DATA_DIR=/srv/my data",
     } <= set(printed)
+    assert "DISPATCHER_DATA_DIR" not in up._shell_variables(facts, None)
 
 
 def test_without_a_demo_the_next_step_is_a_command_that_an_installed_wheel_has(
