@@ -9,6 +9,8 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from mimetypes import guess_extension
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
@@ -256,6 +258,8 @@ def _save(file: _File, found: BinaryIO, said: str, save: SaveOutput, *, name: st
         raise OutputInvalid(
             f"{place} is {type_of(first, said)}, result_schema says {' or '.join(file.media_types)}."
         )
+    if not PurePosixPath(name).suffix:  # so that a downloaded picture opens
+        name += guess_extension(content_type) or ""
     return save(found, name=clean_name(name), content_type=content_type)
 
 

@@ -116,7 +116,7 @@ def test_base64_and_data_uris_at_named_places_become_artifacts(shop, server) -> 
     assert job.result["video"]["seed"] == 7
     assert job.result["note"] == "images[*] is no file here"
     names = sorted(Artifact.objects.values_list("name", flat=True))
-    assert names == ["images-0", "images-1", "images-2", "video-data"]
+    assert names == ["images-0.png", "images-1.jpg", "images-2.txt", "video-data.png"]
     assert ArtifactUse.objects.filter(job=job.pk).count() == 4
     assert {row.made_by_job for row in Artifact.objects.all()} == {job.pk}
 

@@ -103,7 +103,7 @@ def test_files_in_the_output_become_artifacts(shop, cog, settings, tmp_path):
     wait_for(lambda: state(job) == JobState.COMPLETED)
     row = Artifact.objects.get()
     assert Job.objects.get(id=job.id).result == {"output": [ref(row.pk)], "logs": "loading\n"}
-    assert (row.content_type, row.name) == ("image/png", "output-0")
+    assert (row.content_type, row.name) == ("image/png", "output-0.png")
     assert b"".join(shop.ports.artifact_store.chunks(row.key)) == picture
 
 
