@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 from django.db.models import F
 
-from dispatcher_project.cli.screen import age, line, plain, table
+from dispatcher_project.cli.screen import age, field_text, line, plain, table
 from foundation.public_url import public_url
 from gpus.registry.audit import cli_actor
 from jobs.domain.access import Principal
@@ -193,5 +193,5 @@ def new_events(run: Run, after: int) -> list[RunEvent]:
 
 
 def event_line(event: RunEvent) -> Text:
-    data = " ".join(f"{key}={plain(value, 80)}" for key, value in sorted(event.data.items()))
+    data = " ".join(f"{key}={field_text(value, 80)}" for key, value in sorted(event.data.items()))
     return line((f"{event.at:%H:%M:%S}", "dim"), f"  {event.type:<12} {data}".rstrip())

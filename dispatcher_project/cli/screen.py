@@ -141,6 +141,13 @@ def plain(text: object, limit: int = 0) -> str:
     return line if not limit or len(line) <= limit else f"{line[: max(limit - 1, 0)]}…"
 
 
+def field_text(value: object, limit: int = 0) -> str:
+    """The value of an event's field, as people read it: an error, a list or a plain value."""
+    if isinstance(value, dict) and value.keys() == {"code", "message"}:
+        return plain(f"{value['code']}: {value['message']}", limit)
+    return plain(",".join(map(str, value)) if isinstance(value, list) else value, limit)
+
+
 def harmless(text: str) -> str:
     """Text with ``·`` for control characters (escape sequences, bidirectional marks) but \\n and tab."""
     if text.isprintable():

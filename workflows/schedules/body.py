@@ -136,10 +136,10 @@ def body_errors(body: ScheduleBody, now: datetime) -> Iterator[FieldError]:
     kinds = [name for name in ("cron", "every_seconds", "at") if getattr(body, name) is not None]
     if len(kinds) != 1:
         place = f"/{kinds[1]}" if kinds else ""
-        yield FieldError(place, "one_of", "A schedule has one of cron, every_seconds and at.")
+        yield FieldError(place, "one_of", "Give one of cron, every_seconds and at.")
     if (body.submit is None) == (body.workflow is None):
         place = "/workflow" if body.submit is not None else ""
-        yield FieldError(place, "one_of", "A schedule has one of submit and workflow.")
+        yield FieldError(place, "one_of", "Give either submit or workflow: what the schedule starts.")
     yield from _time_errors(body, now)
     if body.submit is not None and body.submit.get("run_at") is not None:
         yield FieldError("/submit/run_at", "not_allowed", "The schedule decides when the job starts.")
@@ -164,10 +164,12 @@ def _time_errors(body: ScheduleBody, now: datetime) -> Iterator[FieldError]:
             yield FieldError("/timezone", "unknown_timezone", str(unknown))
     least = limits.schedule_min_seconds
     if body.every_seconds is not None and body.every_seconds < least:
-        yield FieldError("/every_seconds", "out_of_range", f"Must be at least {least:g} (a setting).")
+        setting = "DISPATCHER_SCHEDULE_MIN_SECONDS"
+        yield FieldError("/every_seconds", "out_of_range", f"Must be at least {least:g} ({setting}).")
     most = limits.schedule_catch_up_seconds
     if body.catch_up_seconds is not None and body.catch_up_seconds > most:
-        yield FieldError("/catch_up_seconds", "out_of_range", f"Must be at most {most:g} (a setting).")
+        setting = "DISPATCHER_SCHEDULE_CATCH_UP_SECONDS"
+        yield FieldError("/catch_up_seconds", "out_of_range", f"Must be at most {most:g} ({setting}).")
     for name in ("at", "start_at", "end_at"):
         time = getattr(body, name)
         if time is not None and time > now + MAX_AHEAD:

@@ -18,7 +18,7 @@ from artifacts.uses import is_result_of
 from dispatcher_client.artifacts import free_name, ids_in
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.screen import age, line, plain, table
+from dispatcher_project.cli.screen import age, field_text, line, plain, table
 from dispatcher_project.management.commands.artifacts import artifact_row, save_artifact
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
@@ -297,7 +297,7 @@ def event_lines(events: Sequence[Event], before: datetime | None = None) -> list
     lines = []
     for event in events:
         since = f"+{age((event.at - before).total_seconds())}" if before else ""
-        data = " ".join(f"{key}={plain(value)}" for key, value in sorted(event.data.items()))
+        data = " ".join(f"{key}={field_text(value)}" for key, value in sorted(event.data.items()))
         at = f"{event.at:%H:%M:%S.%f}"[:-3]
         lines.append(line((at, "dim"), f"  {since:>10}  {event.type:<12} {data}".rstrip()))
         before = event.at

@@ -157,8 +157,9 @@ class Command(TerminalCommand):
             return
         self.print(f"{schedule.name}: {shown['words']}")
         if shown["paused"]:
-            until = f" until {_time(shown['paused_until'])}" if shown["paused_until"] else ""
-            self.print(f"paused{until} {plain(shown['pause_reason'] or '', 100)}".rstrip())
+            until = f" until {_time(shown['paused_until'])} UTC" if shown["paused_until"] else ""
+            reason = f": {plain(shown['pause_reason'], 100)}" if shown["pause_reason"] else ""
+            self.print(f"paused{until}{reason}")
         if shown["error"]:
             self.print(f"error: {plain(shown['error']['message'], 200)}")
         self.print("next: " + (", ".join(one["local"] for one in shown["next"][:3]) or _no_next(shown)))
@@ -199,6 +200,8 @@ class Command(TerminalCommand):
             self.print(f"started {firing.job_id or firing.run_id}")
 
     def _backfill(self, options: dict[str, Any], ports: Ports) -> None:
+        if options["first"] is None:
+            raise CommandError("backfill takes --from TIME, such as --from 7d")
         now = ports.clock.now()
         first = _read_time(options["first"], "--from", now)
         last = now if options["last"] is None else _read_time(options["last"], "--to", now)
@@ -263,7 +266,7 @@ class Command(TerminalCommand):
         if self.as_json:
             self.print_json(shown)
         else:
-            due = _time(shown["next_due_at"]) if shown["next_due_at"] else _no_next(shown)
+            due = f"{_time(shown['next_due_at'])} UTC" if shown["next_due_at"] else _no_next(shown)
             self.print(f"{verb} {schedule.name} of {schedule.tenant.name}: {shown['words']}; next {due}")
 
 
@@ -281,8 +284,8 @@ def _time(at: datetime | None) -> str:
     return "–" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def _read_time(text: str | None, option: str, now: datetime, *, ahead: bool = False) -> datetime:
+def _read_time(text: str, option: str, now: datetime, *, ahead: bool = False) -> datetime:
     try:
-        return read_moment(text or "", now, ahead=ahead)
+        return read_moment(text, now, ahead=ahead)
     except ValueError as error:
         raise CommandError(f"{option}: {error}") from None

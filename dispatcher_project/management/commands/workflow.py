@@ -243,7 +243,8 @@ class Command(TerminalCommand):
         elif ended.state == RunState.COMPLETED:
             self.print(_pretty(ended.output))
         else:
-            self.print(f"{ended.id} {ended.state} {ended.error_code} {plain(ended.error_message)}".rstrip())
+            why = f": {plain(ended.error_code)}: {plain(ended.error_message)}" if ended.error_code else ""
+            self.print(f"{ended.id} {ended.state}{why}; `{command_line(f'run {ended.id}')}` shows more")
         return end_status(ended)
 
 

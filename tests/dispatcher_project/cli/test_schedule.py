@@ -47,7 +47,7 @@ def test_a_schedule_from_its_file_to_its_end(file: str) -> None:
     assert "no schedule" in schedule().said
     stored = schedule("put", "nightly", file)
     assert stored.said.startswith(
-        "created nightly of acme: At 02:30 every day (Europe/Berlin); next 2026-01-01 01:30"
+        "created nightly of acme: At 02:30 every day (Europe/Berlin); next 2026-01-01 01:30:00 UTC"
     )
     assert "nightly" in schedule().said
     assert schedule("preview", "nightly", "--count", "2").said.splitlines() == [
@@ -105,6 +105,7 @@ def test_times_are_those_of_other_commands(file: str) -> None:
         (("put", "x", "/nowhere"), "/nowhere: No such file"),
         (("show", "x"), "there is no schedule x of any tenant; `schedule list` shows all"),
         (("backfill", "x", "--from", "yesterday"), "--from: 'yesterday' is not a time such as"),
+        (("backfill", "x"), "backfill takes --from TIME"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(arguments: tuple[str, ...], says: str) -> None:

@@ -10,7 +10,15 @@ from io import StringIO
 import pytest
 from rich.cells import cell_len
 
-from dispatcher_project.cli.screen import indented, line, progress, table, takes_colours, text_of
+from dispatcher_project.cli.screen import (
+    field_text,
+    indented,
+    line,
+    progress,
+    table,
+    takes_colours,
+    text_of,
+)
 from tests.dispatcher_project.cli.conftest import Screen
 
 HOSTILE = {
@@ -128,3 +136,16 @@ from dispatcher_project.management.commands import {commands}
 sys.exit("rich" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"code": "run_failed", "message": "no\nmemory"}, "run_failed: no memory"),
+        (["b", "c"], "b,c"),
+        ({"code": 1}, "{'code': 1}"),
+        (3, "3"),
+    ],
+)
+def test_a_field_of_an_event_is_shown_in_words(value: object, shown: str) -> None:
+    assert field_text(value) == shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,7 @@ def test_a_run_is_waited_for(
     terminal("workflow", "put", file)
     late = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.01")
     assert late.status == 3
+    assert re.fullmatch(r"\w+ running; `.*run \w+` shows more\n", late.said)
 
     def fails() -> None:
         advance(world)

@@ -44,7 +44,9 @@ def zone_of(name: str) -> tzinfo:
     try:
         return find_zone(name)
     except (KeyError, ValueError, OSError):  # a folder of zones is an OSError
-        raise UnknownTimezone(f"There is no time zone {name[:64]}, as in Europe/Berlin.") from None
+        raise UnknownTimezone(
+            f"There is no time zone {name[:64]}. Names are those of the tz database, such as Europe/Berlin."
+        ) from None
 
 
 def check_cron(text: str) -> None:
