@@ -109,14 +109,12 @@ ONLY_ON_SQLITE = (
     *(
         f"tests/jobs/execution/test_{name}.py"
         for name in (
-            "answer_files",
             "artifact_inputs",
             "background_cancel",
             "before_sending",
             "cancel_held",
             "cancel_in_line",
             "circuits",
-            "claim_gate",
             "cog_jobs",
             "cut_off_workers",
             "deadline_of_a_run",
@@ -139,7 +137,6 @@ ONLY_ON_SQLITE = (
             "the_jobs_own_times",
             "time_slice",
             "unadoptable_leases",
-            "url_files",
         )
     ),
     *(

@@ -36,8 +36,11 @@ def _count(rows: QuerySet[Any], most: int) -> int:
 def lock_limits(names: Iterable[str]) -> None:
     """Lock limits until the transaction ends, all in one statement and in one order, so that two transactions
     can't deadlock. Only on PostgreSQL, in a transaction."""
-    keys = sorted(
-        int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) for name in names
-    )
+    keys = sorted(map(lock_key, names))
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [keys])
+
+
+def lock_key(name: str) -> int:
+    """Return the key of a limit's advisory lock."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

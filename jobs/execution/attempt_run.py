@@ -304,14 +304,14 @@ class AttemptRun:
         """Keep the outputs of a run that has succeeded; wait while the store does not answer. The server's
         answer is there, so every end frees the slot."""
         assert self._keep is not None
+        is_last_try = self._clock.monotonic() >= self._keep_until
         try:
-            is_last_try = self._clock.monotonic() >= self._keep_until
             kept = self._keep(
                 success.result, self._finish, is_last_try=is_last_try, long_texts=self._long_texts
             )
         except OutputsUnavailable as error:
             log.warning("outputs_not_kept", job_id=self.request.job_id, error=error.message)
-            stopped = self._reason_to_drop_outputs(error)
+            stopped = self._reason_to_drop_outputs(error, was_last_try=is_last_try)
             if isinstance(stopped, HandedOver):
                 return stopped
             if stopped is not None:
@@ -326,7 +326,9 @@ class AttemptRun:
             return RunOutcome(Ending(broken), evidence=success.evidence or ANSWERED)
         return replace(success, result=kept.result, outputs=kept.outputs)
 
-    def _reason_to_drop_outputs(self, error: OutputsUnavailable) -> GpuError | HandedOver | None:
+    def _reason_to_drop_outputs(
+        self, error: OutputsUnavailable, *, was_last_try: bool
+    ) -> GpuError | HandedOver | None:
         """Return why a run whose outputs can't be stored now is not waited for any longer; None: it is."""
         orders = self._orders
         if orders & _LOST:
@@ -339,7 +341,8 @@ class AttemptRun:
             return HandedOver()  # its next worker polls the result again
         if Order.INTERRUPT in orders:
             return Interrupted()
-        return error if error.is_bounded and self._clock.monotonic() >= self._keep_until else None
+        # time may have run out during the try: a last one keeps a long result in its row
+        return error if error.is_bounded and was_last_try else None
 
     def _may_hand_over(self, order: Order) -> bool:
         return order in self._orders and self.remote_committed

@@ -161,7 +161,8 @@ def test_erased_content_may_come_again_by_a_form_by_a_run_and_by_many_promises(s
     output = new_output(7, maker.attempt, SHA, len(DATA), now=now)
     stage.store.write(row.key, len(DATA), [DATA])
     outputs = secure(7, [output], maker, stage.store, now)
-    record(Secured(outputs, 7, now), maker, now)
+    with transaction.atomic():
+        record(Secured(outputs, 7, now), maker, now)
     ArtifactUse.objects.all().delete()
     assert b"".join(stage.store.chunks(row.key)) == DATA
     erase(stage, Artifact.objects.get(state="stored"))

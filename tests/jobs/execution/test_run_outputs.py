@@ -582,6 +582,23 @@ def test_the_wait_for_the_store_ends_and_that_for_the_database_does_not() -> Non
     assert bench.clock.monotonic() - bench.run.began > 30.0
 
 
+def test_a_try_in_which_the_time_runs_out_is_followed_by_a_last_one() -> None:
+    """Only the last one keeps a long result in its row."""
+    bench, were_last = waiting_bench(seconds=1.0), []
+
+    def keep(result: Any, finish: Any, *, is_last_try: bool, long_texts: Any) -> KeptResult:
+        were_last.append(is_last_try)
+        bench.clock.move(2.0)
+        if is_last_try:
+            return KeptResult(result)
+        raise OutputsUnavailable("away")
+
+    bench.run._keep = keep
+    step = bench.wait_through()
+    assert isinstance(step, RunOutcome)
+    assert (step.result, were_last) == (1, [False, True])
+
+
 @pytest.mark.parametrize(
     ("order", "error"),
     [(Order.CANCEL, RunCancelled), (Order.INTERRUPT, Interrupted), (Order.LEASE_LOST, None)],

@@ -53,7 +53,7 @@ def test_objects_outlive_a_kill(seaweed: OwnSeaweed) -> None:
     wait_for(content, seconds=60, what="the object after a restart")
     assert content() == DATA
     seaweed.send(signal.SIGSTOP)
-    assert not seaweed.answers()
+    wait_for(lambda: not seaweed.answers(), what="the stop of the store")
     seaweed.send(signal.SIGCONT)
     seaweed.wait_until_ready()
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpus.leasing.values import SlotView
+from gpus.leasing.values import Circuits, SlotView
 from gpus.models import Placement
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
@@ -61,6 +61,9 @@ class StillWorld:
 
     def servers_of(self, fleet: str) -> list[str]:
         return [self.server.name]
+
+    def circuits(self, pool: str, servers: list[str]) -> Circuits:
+        return Circuits()
 
     def slots_of(self, servers: list[str]) -> list[SlotView]:
         return [

@@ -185,13 +185,24 @@ def test_skip_if_becomes_the_opposite_condition(skip_if: Any, picked: str, state
     turn = asking("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
     found = steps(turn, asking("next", depends_on=["turn"], skip_if=skip_if))
     read_definition(found.definition)
-    fakes = {"turn": lambda asked: picked, "next": lambda asked: 1}
-    assert simulate(found.definition, {}, fakes).nodes["next"].state == state
+    fakes = {"turn": lambda asked: picked, "next": lambda asked: "a"}
+    assert (
+        simulate(found.definition, dict.fromkeys(found.definition["inputs"].get("required", ())), fakes)
+        .nodes["next"]
+        .state
+        == state
+    )
 
 
 def test_lanes_converge_on_the_one_that_ran() -> None:
     lanes = [
-        asking(f"{lane}_lane", depends_on=["turn"], target="x", skip_if={"$from": "turn.path", "$ne": lane})
+        asking(
+            f"{lane}_lane",
+            depends_on=["turn"],
+            target="x",
+            skip_if={"$from": "turn.path", "$ne": lane},
+            options=[{"value": f"from {lane}"}],
+        )
         for lane in "ab"
     ]
     merge = {
@@ -219,7 +230,7 @@ def test_a_node_runs_also_if_all_that_it_needs_was_skipped() -> None:
     found = steps(
         asking("a", skip_if={"$from": "run.no"}), asking("b", depends_on=["a"]), asking("c", depends_on=["a"])
     )
-    run = simulate(found.definition, {"run": {"no": 1}}, {"b": lambda asked: 1, "c": lambda asked: 2})
+    run = simulate(found.definition, {"run": {"no": 1}}, {"b": lambda asked: "a", "c": lambda asked: "a"})
     assert [run.nodes[key].state for key in "abc"] == ["skipped", "completed", "completed"]
 
 

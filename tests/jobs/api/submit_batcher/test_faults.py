@@ -13,8 +13,8 @@ from django.db import OperationalError, connection
 
 from dispatcher_project.web import request_limits
 from dispatcher_project.web import submit_batcher as batcher_module
+from foundation.database.row_limits import lock_key
 from gpus.errors import LeasingUnavailable
-from jobs.limits import submit_limits
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import submit as submission
 from jobs.submission.request import Submit, SubmitRequest, checked_unless_replay, fingerprint
@@ -210,7 +210,7 @@ def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as holder:
 
         def take(name: str) -> Callable[[], None]:
-            holder.execute("SELECT pg_advisory_xact_lock(%s)", [submit_limits._Limit(name, 0, 0, {}).lock])
+            holder.execute("SELECT pg_advisory_xact_lock(%s)", [lock_key(name)])
             return holder.rollback
 
         yield take
