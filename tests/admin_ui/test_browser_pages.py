@@ -161,7 +161,7 @@ def test_progress_and_output_grow_on_the_page_of_a_running_job(
             "Attempt 1", "Attempts 2–6", "Attempt 7",
         ]  # fmt: skip
         page.click(".traceback > summary")
-        assert "flux.py" in page.inner_text(".traceback > pre")
+        page.wait_for_selector(".traceback[open] > pre:has-text('flux.py')")
         assert "child.py" not in page.inner_text(".traceback > pre")
         visit.assert_sound()
         assert page.inner_text("#job-spoken[role=status]") == "Job running, 20 %"

@@ -144,6 +144,29 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(theatre: Theatre,
     assert set(Node.objects.filter(run=run).values_list("state", flat=True)) == {NodeState.COMPLETED.value}
 
 
+def test_an_output_of_the_round_before_is_not_that_of_a_node_which_did_not_run_again(
+    theatre: Theatre,
+) -> None:
+    """`last` starts in the step that cancels `between`."""
+    fault = {"$ref": "run.round > `1` && inputs || `null`", "default": None}
+    spec = {
+        "nodes": {
+            "first": model(payload={"fault": fault}),
+            "between": model(payload={"echo": "of round 1"}, needs=["first"]),
+            "last": model(
+                payload={"echo": {"$ref": "between.echo", "default": "nothing"}}, needs_rule="all_done"
+            ),
+        }
+    }
+    run = theatre.to_end(theatre.start(spec, "fail"))
+    assert run.state == RunState.COMPLETED
+    operations.restart_run(run.id, ports=theatre.ports, keys=["first"])
+    theatre.to_end(run)
+    assert states(run) == {"first": "failed", "between": "cancelled", "last": "completed"}
+    jobs = Job.objects.filter(id__in=Node.objects.filter(run=run, key="last").values("job_id"))
+    assert [job.payload["echo"] for job in jobs.order_by("id")] == ["of round 1", "nothing"]
+
+
 def test_a_run_without_a_failed_node_is_not_restarted(theatre: Theatre) -> None:
     run = theatre.to_end(theatre.start({"nodes": {"a": model()}}, callback_url="https://hooks.example.com/"))
     before = Run.objects.values().get()

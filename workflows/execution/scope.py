@@ -20,8 +20,9 @@ from workflows.models import MapState, Node, Run
 class RunScope(Mapping[str, Any]):
     """Values by the name with which a reference begins. A node without an output has None.
 
-    Each output is read once, from the newest round of its node. ended: rows of nodes by key that have ended
-    and are not written yet. Reading raises OverBudget and StoreError for outputs that are artifacts.
+    Each output is read once, from the newest round of its node; a node that a restart runs again has none
+    until it has completed again. ended: rows of nodes by key that have ended and are not written yet. Reading
+    raises OverBudget and StoreError for outputs that are artifacts.
     """
 
     def __init__(self, run: Run, ended: Mapping[str, Node], ports: Ports) -> None:
@@ -44,6 +45,8 @@ class RunScope(Mapping[str, Any]):
     def _output(self, key: str) -> Any:
         node = self._ended.get(key)
         if node is None:
+            if self._run.node_states[key] != NodeState.COMPLETED:
+                return None  # its newest row may be of an earlier round
             node = reads.newest_node.first(run=self._run.id, key=key)
         return None if node is None else output_of(node, self._ports)
 
