@@ -73,7 +73,7 @@ class ForkedRun:
             return None  # pytest's own loop says so
         _refuse_threads()
         self._session = session
-        self._plan = Plan(units(session.items), scenarios_at_once=max(1, self._processes // 2 - 1))
+        self._plan = Plan(units(session.items), scenarios_at_once=max(1, self._processes // 2))
         try:
             for _ in range(self._processes):
                 self._fork()
