@@ -61,7 +61,7 @@ class BeingRemoved(ArtifactRefused):
 
 
 class TooManyCompletions(ArtifactRefused):
-    """Too many uploads in parts are being joined. Try again in a few seconds."""
+    """Too many uploads in parts are being checked. All parts are kept: repeat this request."""
 
     code = "too_many_completions"
     status = 503

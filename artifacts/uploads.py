@@ -296,9 +296,13 @@ _running = 0
 def _one_of_few() -> Iterator[None]:
     """Raises TooManyCompletions."""
     global _running
+    most = settings.DISPATCHER.artifact_completions
     with _completions:
-        if _running >= settings.DISPATCHER.artifact_completions:
-            raise TooManyCompletions
+        if _running >= most:
+            raise TooManyCompletions(
+                f"{most} uploads in parts are being checked, the most at once in a web process "
+                "(DISPATCHER_ARTIFACT_COMPLETIONS). All parts are kept: repeat this request."
+            )
         _running += 1
     try:
         yield

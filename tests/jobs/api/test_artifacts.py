@@ -263,6 +263,15 @@ def test_joining_is_limited(acme: Account, store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(uploads, "_running", settings.DISPATCHER.artifact_completions)
     answer = acme.client.post(f"{URL}/{artifact_id}/complete")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many_completions")
+    assert "DISPATCHER_ARTIFACT_COMPLETIONS" in answer.json()["detail"]
+    assert answer.headers["Retry-After"] == "5"
+    monkeypatch.setattr(uploads, "_running", 0)
+    row = Artifact.objects.get()
+    assert isinstance(store, LocalStore)
+    with store.receive_part(row.key, row.upload, 1, len(PNG)) as receiver:
+        receiver.add(PNG)
+        receiver.finish()
+    assert acme.client.post(f"{URL}/{artifact_id}/complete").status_code == 200
 
 
 # -- reading ------------------------------------------------------------------------------------------
