@@ -49,7 +49,7 @@ class WorkflowVersion(WorkflowVersionSummary):
 
 class RunError(TypedDict):
     code: str
-    message: str
+    message: Annotated[str, about("Names the node's own code and reason, and how many more nodes failed.")]
     node: Annotated[str | None, about("The node whose failure decided it.")]
 
 

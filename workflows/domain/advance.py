@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, cast
@@ -37,6 +37,9 @@ from workflows.domain.template import UNRESOLVED_REF, Unresolved, resolve
     "needs_skipped",
 )
 """Reasons of states that a node reaches without running."""
+Reason = Callable[[str, "NodeMove | None"], str]
+"""Returns why a node failed; "" if that is not known. It gets the node's key and its move, if this call made
+it."""
 _OPEN = NodeState.PENDING, NodeState.RUNNING  # a tuple: it compares without hashes, which are slow of an enum
 
 
@@ -124,6 +127,7 @@ def advance(
     most_items: int = 100_000,
     costs: Costs | None = None,
     only_after_ended: bool = False,
+    reason: Reason = lambda key, move: "",
 ) -> Steps:
     """Return the next steps of a run.
 
@@ -132,6 +136,7 @@ def advance(
     has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
     costs: what references may cost; once they are spent, further nodes start in another call.
     only_after_ended: no node could start before `ended`, so only those after them are looked at.
+    reason: why a node failed, for the run's error.
     """
     steps = Steps(dict(states))
     costs = Costs() if costs is None else costs
@@ -147,7 +152,8 @@ def advance(
     if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and not cancelled:
         _cancel_rest(plan, steps, RUN_FAILED, f"{failed} failed")
     if _is_over(plan, steps.states):
-        steps.end = _end(plan, steps, scope, failed, costs, cancelled=cancelled, paused=paused)
+        error = None if failed is None else _node_failed(plan, steps, failed, reason)
+        steps.end = _end(plan, steps, scope, error, costs, cancelled=cancelled, paused=paused)
     return steps
 
 
@@ -329,13 +335,14 @@ def _end(
     plan: Plan,
     steps: Steps,
     scope: Mapping[str, Any],
-    failed: str | None,
+    failed: RunEnd | None,
     costs: Costs,
     *,
     cancelled: bool,
     paused: bool,
 ) -> RunEnd | None:
-    """Return the end of a run whose nodes have ended; None while its `on_failure` node has yet to end."""
+    """Return the end of a run whose nodes have ended; None while its `on_failure` node has yet to end.
+    failed: the end because of a node's failure."""
     handler = plan.on_failure
     if cancelled:
         end = RunEnd(RunState.CANCELLED, code=RUN_CANCELLED, detail="The run was cancelled.")
@@ -360,9 +367,23 @@ def _end(
     return None
 
 
-def _outcome(plan: Plan, scope: Mapping[str, Any], failed: str | None, budget: Budget) -> RunEnd:
+def _node_failed(plan: Plan, steps: Steps, key: str, reason: Reason) -> RunEnd:
+    """Return the end of a run that this node fails: the first one. Of the others only the number is
+    said."""
+    move = next((move for move in steps.moves if move.key == key), None)
+    why = reason(key, move)
+    detail = f"{key} failed: {why}" if why else f"{key} failed"
+    failed = [
+        one for one in plan.nodes if steps.states[one] is NodeState.FAILED and one not in plan.tolerated
+    ]
+    if more := len(set(failed) - {key}):
+        detail += f" ({more} more {'node' if more == 1 else 'nodes'} failed)"
+    return RunEnd(RunState.FAILED, code="node_failed", detail=detail, node=key)
+
+
+def _outcome(plan: Plan, scope: Mapping[str, Any], failed: RunEnd | None, budget: Budget) -> RunEnd:
     if failed is not None:
-        return RunEnd(RunState.FAILED, code="node_failed", detail=f"{failed} failed", node=failed)
+        return failed
     try:
         return RunEnd(RunState.COMPLETED, output=resolve(plan.output, scope, ("output",), budget=budget))
     except Unresolved as error:

@@ -39,6 +39,7 @@ from workflows.execution.long_outputs import keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
+from workflows.execution.reasons import reason_of
 from workflows.execution.retried import end_postponed, is_retried, retried_among, take_retried
 from workflows.execution.scope import RunScope
 from workflows.execution.starts import STARTS, NodeStarter
@@ -355,7 +356,25 @@ class _Advance:
             most_items=settings.DISPATCHER.workflow_map_items,
             costs=self.costs,
             only_after_ended=only_after_ended,
+            reason=self._reason,
         )
+
+    def _reason(self, key: str, move: NodeMove | None) -> str:
+        """Return why a node failed: in this step, or in an earlier one. move: of this step."""
+        node = self.ended_static.get(key)
+        if node is None:
+            new = (one for one in self.writes.new_nodes if one.index is None and one.base == key)
+            node = next(new, None)
+        if node is None and move is not None:  # it ended without having started
+            node = new_row(Node, code=move.code, detail=move.detail)
+        if node is None:
+            node = (
+                Node.objects.defer("settings", "output")
+                .filter(run=self.run, key=key)
+                .order_by("-round")
+                .first()
+            )
+        return "" if node is None else reason_of(node)
 
     def _rows_of(self, moves: Sequence[NodeMove]) -> list[Node]:
         """Return new rows for nodes that ended without having started."""

@@ -15,6 +15,7 @@ from workflows.domain.states import NodeState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution import reads
 from workflows.execution.file_maps import FileFault, items_of, read_on
+from workflows.execution.reasons import reason_of
 from workflows.execution.scope import map_output
 from workflows.execution.starts import CHUNK, NodeStarter
 from workflows.execution.writes import Writes
@@ -176,7 +177,24 @@ class OpenMaps:
                 node.state = end.value
         elif end is NodeState.FAILED:
             node.code, node.detail = MAP_FAILED, f"{state.failed} of {state.total} items failed"
+            if (first := self._first_failure(state)) is not None and (why := reason_of(first)):
+                node.detail += f"; {first.key} failed: {why}"
         return NodeMove(node.base, end, node.code, node.detail, node.output)
+
+    def _first_failure(self, state: MapState) -> Node | None:
+        """Return the first failed child of a map in this round, by its index."""
+        base, written = state.node.base, []
+        for one in (*self._writes.ended_nodes.values(), *self._writes.new_nodes):
+            if one.base == base and one.index is not None and one.state == NodeState.FAILED:
+                written.append(one)
+        stored = Node.objects.defer("settings", "output").filter(
+            run=self._run,
+            base=base,
+            index__isnull=False,
+            round=state.node.round,
+            state=NodeState.FAILED.value,
+        )
+        return min([*written, *stored.order_by("index")[:1]], key=lambda one: one.index or 0, default=None)
 
 
 def _window(state: MapState) -> Window:

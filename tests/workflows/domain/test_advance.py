@@ -117,6 +117,16 @@ def test_the_failure_node_runs_last_and_gets_the_error() -> None:
     assert (end.state, states(driver)["mail"]) == (RunState.COMPLETED, "skipped")
 
 
+def test_the_error_names_the_reason_of_the_first_failed_node() -> None:
+    nodes = {"a": A_MODEL, "b": A_MODEL, "c": A_MODEL, "seen": {**A_MODEL, "needs": ["c"]}}
+    nodes["seen"]["needs_rule"] = "all_done"
+    failed = dict.fromkeys("abc", NodeState.FAILED) | {"seen": NodeState.COMPLETED}
+    plan = read_definition({"nodes": nodes})
+    steps = advance(plan, failed, [], {}, reason=lambda key, move: f"{key} is broken")
+    assert steps.end is not None
+    assert steps.end.detail == "a failed: a is broken (1 more node failed)", "c is tolerated"
+
+
 def test_a_reference_without_a_default_that_selects_nothing_fails_before_any_model_runs() -> None:
     driver, end = drive({"a": {"model": "zimg", "payload": [{"x": {"$ref": "inputs.nothing"}}]}}, inputs={})
     assert (end.state, driver.calls) == (RunState.FAILED, [])

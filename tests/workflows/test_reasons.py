@@ -1,0 +1,75 @@
+"""The error of a failed run says why its node failed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from foundation.ids import new_id
+from jobs.domain.access import TEXTS
+from jobs.models import Callback, Job
+from tests.workflows.theatre import Theatre, model
+from workflows.api.views import summary_json
+from workflows.domain.states import NodeState, RunState
+from workflows.execution.reasons import MAX_REASON, reason_of
+from workflows.models import Node, Run, RunEvent
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+FAULT = {"fault": "fail"}
+FAILED = "run_failed: The model failed with RuntimeError."
+"""As tenants read it: without the text of the model's code."""
+SECRET = "http://10.0.0.7:9000/secret"
+
+
+def failed(theatre: Theatre, nodes: dict[str, Any], **more: Any) -> Run:
+    run = theatre.to_end(theatre.start({"nodes": nodes}, **more))
+    assert run.state == RunState.FAILED
+    return run
+
+
+def test_a_run_quotes_the_error_of_its_node_everywhere(theatre: Theatre) -> None:
+    run = failed(
+        theatre,
+        {"a": model(), "b": model(payload=FAULT, needs=["a"])},
+        callback_url="https://hooks.example.com/",
+    )
+    assert "simulated" in Job.objects.exclude(error_code="").get().error_message
+    message = f"b failed: {FAILED}"
+    assert (run.error_code, run.error_node, run.error_message) == ("node_failed", "b", message)
+    assert summary_json(Run.objects.get(id=run.id))["error"]["message"] == message
+    assert json.loads(Callback.objects.get().body)["error"]["message"] == message
+    assert RunEvent.objects.get(run=run, type="failed").data["error"]["message"] == message
+
+
+def test_of_several_failed_nodes_the_first_is_quoted_and_the_others_are_counted(theatre: Theatre) -> None:
+    bad = {"model": "m", "payload": {"x": {"$ref": "inputs.none"}}}
+    run = failed(theatre, {"ok": model(), "a": bad, "b": model(payload=FAULT), "c": bad})
+    assert run.error_message.startswith("a failed: unresolved_ref: /payload/x: ")
+    assert run.error_message.endswith(" (2 more nodes failed)")
+
+
+def test_a_failed_map_quotes_its_first_failed_item(theatre: Theatre) -> None:
+    many = model(
+        payload={"fault": {"$ref": "item", "default": None}}, map={"over": {"$ref": "inputs"}, "fail_at": 2}
+    )
+    run = failed(theatre, {"many": many}, inputs=[None, "fail", None, "fail"])
+    assert run.error_message == f"many failed: map_failed: 2 of 4 items failed; many[1] failed: {FAILED}"
+
+
+def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
+    theatre.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
+    run = failed(theatre, {"below": {"workflow": "sub"}})
+    assert run.error_message.startswith(f"below failed: node_failed: deep failed: {FAILED}")
+
+
+def test_a_reason_is_bounded_and_tells_no_tenant_what_a_server_said() -> None:
+    def node(**values: Any) -> Node:
+        return Node(state=NodeState.FAILED.value, **values)
+
+    said = reason_of(node(code="server_error", detail=f"{SECRET}\n\nTraceback", job_id=new_id(0.0)))
+    assert said == f"server_error: {TEXTS['server_error']}"
+    long = reason_of(node(code="bad_line", detail="line 7:\n" + "x" * 2_000))
+    assert (long[:18], long[-1], len(long)) == ("bad_line: line 7: ", "…", MAX_REASON)
+    assert reason_of(node(code="", detail="")) == ""
