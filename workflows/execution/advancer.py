@@ -37,6 +37,7 @@ from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.counts import RunCounts
 from workflows.execution.long_outputs import keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
+from workflows.execution.open_limits import are_kept
 from workflows.execution.open_maps import OpenMaps
 from workflows.execution.reads import NOTICES, EndedNodes
 from workflows.execution.reasons import reason_of
@@ -135,6 +136,8 @@ class Advancer:
                     Run, step.changes, id=run.id, steps=step.seen_steps, state=RunState.RUNNING.value
                 ):
                     raise Overtaken
+            if not are_kept((step.run.tenant_id, step.writes) for step in steps):
+                raise Overtaken  # by other runs of the tenant: decided again, a node fails or its map waits
             trip.enter_context(one_round_trip())  # the other statements and COMMIT
             writes.write(steps[0].now)
             statements.delete_all(EndNotice, [notice.id for step in steps for notice in step.notices])

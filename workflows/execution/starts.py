@@ -28,6 +28,7 @@ from workflows.domain.states import NodeState
 from workflows.execution import cache
 from workflows.execution.file_maps import FileFault, check_file
 from workflows.execution.near import NearServers
+from workflows.execution.open_limits import sub_runs_of, waits_of
 from workflows.execution.runs import check_inputs, find_version, new_run
 from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
@@ -135,16 +136,14 @@ class NodeStarter:
         """Return how many more sub-runs the tenant may have: they multiply with each level."""
         most = settings.DISPATCHER.workflow_sub_runs
         if self._other_sub_runs is None:
-            unfinished = Run.objects.filter(tenant_id=self._run.tenant_id, finished_at=None, depth__gt=0)
-            self._other_sub_runs = unfinished.order_by()[:most].count()
+            self._other_sub_runs = sub_runs_of(self._run.tenant_id)[:most].count()
         return most - self._other_sub_runs - len(self._writes.runs)
 
     def waits_left(self) -> int:
         """Return how many more waits the tenant's runs may have."""
         most = settings.DISPATCHER.workflow_waits
         if self._other_waits is None:
-            waits = Wait.objects.filter(answered_at=None, node__run__tenant_id=self._run.tenant_id)
-            self._other_waits = waits[:most].count()
+            self._other_waits = waits_of(self._run.tenant_id)[:most].count()
         return most - self._other_waits - len(self._writes.waits)
 
     def children_left(self, kind: NodeKind) -> int:

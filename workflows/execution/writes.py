@@ -15,7 +15,8 @@ from workflows.models import CachedOutput, MapChunk, MapFile, MapState, Node, Ru
 
 
 class Overtaken(Exception):
-    """Another advancer wrote this run meanwhile, or an artifact was removed: the step begins anew."""
+    """Another advancer wrote this run meanwhile, an artifact was removed, or other runs of the tenant took
+    its last free places: the step begins anew."""
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""Limits on a tenant's schedules, backfills, workflows and runs are exact under concurrent requests, on every
-database."""
+"""Limits on a tenant's schedules, backfills, workflows, runs, waits are exact under concurrent requests,
+on every database."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +18,8 @@ from foundation.http_api.problems import Problem
 from jobs.domain.errors import Refused
 from tests.workflows.schedules.conftest import Stage
 from workflows import operations as workflow_operations
-from workflows.models import Run, Workflow
+from workflows.execution.advancer import Advancer
+from workflows.models import Node, Run, Wait, Workflow
 from workflows.schedules import operations
 from workflows.schedules.models import Firing, Schedule
 
@@ -98,6 +99,67 @@ def test_of_concurrent_runs_one_is_started(stage: Stage, settings: Any) -> None:
 
     assert at_once(start) == {"done": 1, "too_many_runs": THREADS - 1}
     assert Run.objects.count() == 1
+
+
+def advance_at_once(run_ids: Sequence[str], stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advance these runs; each thread has decided its step before one writes."""
+    write, have_met = Advancer._write, set[int]()
+    together = threading.Barrier(THREADS)
+
+    def meet(self: Advancer, steps: Any) -> None:
+        if threading.get_ident() not in have_met:
+            have_met.add(threading.get_ident())
+            together.wait(30)
+        write(self, steps)
+
+    monkeypatch.setattr(Advancer, "_write", meet)
+
+    def advance(number: int, wait: Callable[[], object]) -> None:
+        advancer = Advancer(stage.ports)
+        wait()
+        while advancer.advance(run_ids[number]):
+            pass
+
+    assert at_once(advance) == {"done": THREADS}
+
+
+def started(name: str, definition: Any, stage: Stage) -> list[str]:
+    workflow_operations.put_definition(stage.tenant.pk, name, definition, ports=stage.ports)
+    runs = [
+        workflow_operations.start_run(stage.tenant.pk, name, None, ports=stage.ports) for _ in range(THREADS)
+    ]
+    return [one.run.id for one in runs]
+
+
+@pytest.mark.parametrize("limited", ["workflow_waits", "workflow_sub_runs"])
+@pytest.mark.parametrize("together", [False, True])
+def test_of_concurrent_steps_as_many_open_waits_and_sub_runs_as_may_begin(
+    stage: Stage, settings: Any, monkeypatch: pytest.MonkeyPatch, limited: str, together: bool
+) -> None:
+    """together: one transaction advances all these runs."""
+    limit(settings, **{limited: 2})
+    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    ask = {"human": {"title": "?", "form": {}}}
+    node = ask if limited == "workflow_waits" else {"workflow": "film"}
+    runs = started("w", {"nodes": {"a": node}}, stage)
+    if together:
+        Advancer(stage.ports).advance_together(runs)
+    else:
+        advance_at_once(runs, stage, monkeypatch)
+    code = limited.replace("workflow_", "too_many_").replace("sub_", "")
+    nodes = Node.objects.filter(run__in=runs)
+    assert Counter(nodes.values_list("code", flat=True)) == {"": 2, code: THREADS - 2}
+    assert Wait.objects.count() + Run.objects.filter(depth=1).count() == 2
+
+
+def test_steps_with_waits_and_sub_runs_of_one_tenant_do_not_deadlock(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    nodes = {"ask": {"human": {"title": "?", "form": {}}}, "sub": {"workflow": "film"}}
+    runs = started("w", {"nodes": nodes}, stage)
+    advance_at_once(runs, stage, monkeypatch)
+    assert Node.objects.filter(run__in=runs, state="running").count() == 2 * THREADS
 
 
 def test_restarts_count_for_the_limit_of_runs(stage: Stage, settings: Any) -> None:
