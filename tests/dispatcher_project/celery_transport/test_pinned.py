@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.core.management import CommandError, call_command
 from dispatcher_project.celery_transport import pinned
 from dispatcher_project.celery_transport.pinned import (
     LINES_AT_ONCE,
+    LINES_PER_SECOND,
     PinnedOptions,
     RunEvents,
     find_device,
@@ -64,9 +66,12 @@ def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
 
 def test_a_flood_of_lines_does_not_flood_the_workers_log() -> None:
     order = Order("a", "j", "m", {}, 1.0)
+    began = time.monotonic()
     with structlog.testing.capture_logs() as logged:
         RunEvents()(order, "log", LogPart([LogLine("stdout", "x")] * 5000))
-    assert len([one for one in logged if one["event"] == "model_log"]) == LINES_AT_ONCE
+    took = time.monotonic() - began
+    lines = len([one for one in logged if one["event"] == "model_log"])
+    assert LINES_AT_ONCE <= lines <= LINES_AT_ONCE + LINES_PER_SECOND * took + 1
 
 
 def test_a_gpu_needs_models_or_servers() -> None:
