@@ -16,7 +16,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from dispatcher_project.documentation.screenshot import CHROMIUM
+
+BROWSER = next(filter(None, map(shutil.which, CHROMIUM)), None)
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 DESKTOP, PHONE = (1440, 900), (360, 740)
 ON_A_DESK = (False, pytest.param(True, marks=pytest.mark.by_hand))

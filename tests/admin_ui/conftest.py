@@ -26,7 +26,7 @@ from jobs.ports import Ports
 from tests.support.announcements import announce_patiently
 from tests.support.servers.web import running_web
 
-from .browser import CHROMIUM, SWITCHES, WebBrowser
+from .browser import BROWSER, SWITCHES, WebBrowser
 from .rows import fill
 
 
@@ -163,7 +163,7 @@ def fake_ports(monkeypatch: pytest.MonkeyPatch) -> FakePorts:
 def web_browser(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[WebBrowser]:
     """One chromium and one web process for all tests of a module, on a real Redis, so that any fleet's leases
     and announcements work. Such tests also need `transactional_db`."""
-    if CHROMIUM is None:
+    if BROWSER is None:
         pytest.skip("no chromium on PATH")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     real = replace(
@@ -177,7 +177,7 @@ def web_browser(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[WebBr
         patch.setattr(ports, "production_ports", lambda: real)
         announce_patiently(patch)
         with running_web() as web, playwright.sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+            browser = driver.chromium.launch(executable_path=BROWSER, args=SWITCHES)
             yield WebBrowser(browser, web.url)
             browser.close()
 

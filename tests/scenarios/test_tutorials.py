@@ -131,12 +131,25 @@ def counted(system: System) -> Iterator[set[str]]:
     start = datetime.now(UTC).isoformat()
     seen: set[str] = set()
     yield seen
+    wait_for(lambda: not unfinished_firings(system), seconds=60, what="the end of all runs of schedules")
     path: str | None = f"/queue/jobs?{urlencode({'limit': 200, 'created_after': start})}"
     while path is not None:
         page = system.operator.ask("GET", path)
         seen |= {job["job_id"] for job in page["results"]}
         path = page["next"] and page["next"].partition("/api/v1")[2]
     system.tenant.accepted += len(seen)
+
+
+def unfinished_firings(system: System) -> list[str]:
+    """Runs that schedules started: those of a paused one still make jobs."""
+    schedules = [row["name"] for row in system.tenant.ask("GET", "/schedules?limit=200")["results"]]
+    firings = [system.tenant.ask("GET", f"/schedules/{name}/firings") for name in schedules]
+    return [
+        row["run_id"]
+        for page in firings
+        for row in page["results"]
+        if row.get("run_id") and not row["end_state"]
+    ]
 
 
 def run(script: str, folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
