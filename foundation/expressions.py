@@ -9,6 +9,7 @@ number of values.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +44,9 @@ FUNCTIONS = frozenset(
     ]
 )
 """Functions whose result is at most as large as their arguments."""
+_ADDING = frozenset({"avg", "sum"})
+_LARGEST = sys.float_info.max
+_TOO_LARGE = "a number is too large"
 _SELECTING = frozenset(
     [
         "and_expression",
@@ -94,12 +98,13 @@ class Expression:
     names: fields that it reads from the root of its input, such as ``{"fetch"}`` for ``fetch.images[0]``.
     reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do. parts_per_value: how many
     of its parts a search may apply to each value of its input; 0 of a path such as ``a.b[0]``, which visits
-    none."""
+    none. adds: True if its result may have a number that is larger than all of the input."""
 
     text: str
     names: frozenset[str]
     reads_root: bool
     parts_per_value: int
+    adds: bool
     _parsed: ParsedResult
 
     @property
@@ -110,11 +115,16 @@ class Expression:
     def search(self, value: Any) -> Any:
         """Return the selected part of a JSON value; None without a match. Raises SearchFailed."""
         try:
-            return self._parsed.search(value)
+            found = self._parsed.search(value)
         except JMESPathError as error:
             raise SearchFailed(str(error)) from None
         except TypeError:  # sort and min of a list with numbers and texts
             raise SearchFailed("a function got values that can't be compared") from None
+        except OverflowError:  # avg and ceil
+            raise SearchFailed(_TOO_LARGE) from None
+        if self.adds and not _are_numbers_of_json(found):
+            raise SearchFailed(_TOO_LARGE)
+        return found
 
 
 @lru_cache(maxsize=4096)
@@ -124,7 +134,7 @@ def expression(text: str) -> Expression:
         raise ExpressionRefused(f"an expression may have up to {MAX_CHARACTERS} characters")
     try:
         parsed = Parser().parse(text)
-        parts = _check(parsed.parsed)
+        parts, functions = _check(parsed.parsed)
     except JMESPathError as error:
         raise ExpressionRefused(_why(text, error)) from None
     except RecursionError:
@@ -139,7 +149,7 @@ def expression(text: str) -> Expression:
         raise ExpressionRefused("not an expression of JMESPath") from None
     found = list(_read_from_root(parsed.parsed))
     names = frozenset(name for name in found if name is not None)
-    return Expression(text, names, None in found, parts, parsed)
+    return Expression(text, names, None in found, parts, not functions.isdisjoint(_ADDING), parsed)
 
 
 def _why(text: str, error: JMESPathError) -> str:
@@ -166,9 +176,25 @@ def _too_deep() -> ExpressionRefused:
     return ExpressionRefused(f"an expression may be nested up to {MAX_DEPTH} levels deep")
 
 
-def _check(root: Node) -> int:
-    """Check each node of a parsed expression, without recursion; return its `parts_per_value`."""
+def _are_numbers_of_json(found: Any) -> bool:
+    """Return True if each number in a result is one that a JSON text may have (`foundation.json_text`)."""
+    waiting = [found]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, int | float) and not -_LARGEST <= one <= _LARGEST:
+            return False
+    return True
+
+
+def _check(root: Node) -> tuple[int, set[str]]:
+    """Check each node of a parsed expression, without recursion; return its `parts_per_value`, and the
+    functions that it calls."""
     count, open_nodes, is_path = 0, [(root, 1)], True
+    functions = set[str]()
     while open_nodes:
         node, depth = open_nodes.pop()
         count += 1
@@ -181,9 +207,11 @@ def _check(root: Node) -> int:
             raise ExpressionRefused(f"{_REFUSED.get(kind, kind)} is not supported")
         _CHECKS.get(kind, _accept)(node)
         is_path = is_path and kind in _IN_PATHS
+        if kind == "function_expression":
+            functions.add(node["value"])
         if kind != "slice":
             open_nodes += ((child, depth + 1) for child in node["children"])
-    return 0 if is_path else count
+    return 0 if is_path else count, functions
 
 
 def _accept(node: Node) -> None:

@@ -105,6 +105,22 @@ def test_a_function_with_an_argument_of_the_wrong_type_fails_with_a_message() ->
             expression(text).search({**IMAGES, "a": [1, "b"]})
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("sum(x)", [1e308, 1e308]),
+        ("avg(x)", [-1e308, -1e308]),
+        ("sum(x)", [10**308] * 2),
+        ("ceil(sum(x))", [1e308, 1e308]),
+        ("x[*].sum(@)", [[1e308, 1e308]]),
+    ],
+)
+def test_a_sum_that_no_json_number_can_be_fails_with_a_message(text: str, values: Any) -> None:
+    with pytest.raises(SearchFailed, match="too large"):
+        expression(text).search({"x": values})
+    assert expression("sum(x)").search({"x": [1e308, 2]}) == 1e308
+
+
 @pytest.mark.parametrize("value", [None, False, "", [], {}])
 def test_null_false_and_empty_values_are_false(value: Any) -> None:
     assert not is_true(value)
