@@ -11,7 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
@@ -319,7 +319,9 @@ def resume_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
 
 
 def _set_paused(run_id: str, at: Any) -> None:
-    if not Run.objects.filter(id=run_id, state=RunState.RUNNING.value).update(paused_at=at):
+    running = Run.objects.filter(id=run_id, state=RunState.RUNNING.value)
+    # a step under way has read the run as it was: it would use up the notice of a resume, and start no node
+    if not running.update(paused_at=at, steps=F("steps") + 1):
         raise RunFinished
 
 

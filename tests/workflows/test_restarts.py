@@ -13,6 +13,7 @@ from django.db import connection
 from foundation.json_text import canonical_json
 from jobs.domain.errors import Refused
 from jobs.models import Attempt, Callback, Job
+from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.errors import NothingToRestart
@@ -187,3 +188,40 @@ def test_a_run_that_was_cancelled_before_its_nodes_started_is_restarted(theatre:
     assert run.state == RunState.CANCELLED
     operations.restart_run(run.id, ports=theatre.ports)
     assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+def test_a_sub_run_that_was_restarted_before_its_parent_saw_its_end_gives_its_next_output(
+    theatre: Theatre,
+) -> None:
+    theatre.put("child", {"nodes": {"x": model(payload={"echo": 7})}, "output": {"$ref": "x.echo"}})
+    spec = {"nodes": {"sub": {"workflow": "child"}}, "output": {"$ref": "sub", "default": "none"}}
+    run = theatre.start(spec)
+    theatre.advance(run)
+    child = Run.objects.get(depth=1)
+
+    def has_ended() -> bool:
+        theatre.worker.work("m")
+        advance_now(theatre.advancer, child.id)
+        child.refresh_from_db()
+        return child.state == RunState.COMPLETED
+
+    wait_for(has_ended)
+    operations.restart_run(child.id, ports=theatre.ports, keys=["x"])
+    theatre.to_end(run)
+    assert run.output == 7
+
+
+@pytest.mark.sqlite_only
+def test_a_restarted_map_keeps_no_items_of_a_list_of_another_length(theatre: Theatre) -> None:
+    over = {"$ref": "(run.round == `1` && inputs.first) || inputs.second"}
+    each = {
+        **model(payload={"fault": {"$ref": "item.fault", "default": None}}),
+        "map": {"over": over, "max_parallel": 1},
+    }
+    good, bad = {"is": 1}, {"fault": "fail"}
+    run = theatre.start({"nodes": {"all": each}}, {"first": [good, good, bad], "second": [good]})
+    assert theatre.to_end(run).state == RunState.FAILED
+    operations.restart_run(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    assert theatre.to_end(run).state == RunState.COMPLETED
+    assert Node.objects.filter(run=run, round=2, index=0, state="completed").exists()

@@ -16,9 +16,9 @@ from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.notices import delete_of_ended
-from workflows.execution.retried import take_retried
+from workflows.execution.retried import end_postponed, postponed_of, take_retried
 from workflows.models import MapState, Node, Run
-from workflows.sweeps import lost_ends
+from workflows.sweeps import cancelling_runs, lost_ends
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -317,3 +317,90 @@ def test_the_handler_of_failures_does_not_run_again_for_its_own_success(
     theatre.until(run, lambda: states(run)["notify"] == "completed")
     theatre.advance(run)
     assert (run.state, run.round) == (RunState.FAILED, 1)
+
+
+def work_until(theatre: Theatre, condition: Callable[[], bool]) -> None:
+    """Run jobs, and advance no run."""
+
+    def met() -> bool:
+        theatre.worker.work("m")
+        return condition()
+
+    wait_for(met)
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_failure_that_the_run_had_not_seen_before_the_retry_does_not_count(
+    theatre: Theatre, repair: Repair, has_ended: bool
+) -> None:
+    """Nothing advanced runs for a while."""
+    run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}})
+    theatre.advance(run)
+    work_until(theatre, lambda: bool(failed_jobs()))
+    [letter] = failed_jobs()
+    repair(letter)
+    if has_ended:
+        work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
+    theatre.advance(run)
+    assert run.state == RunState.RUNNING
+    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    assert (run.state, run.round) == (RunState.COMPLETED, 1)
+
+
+def test_a_success_does_not_begin_a_run_anew_that_was_cancelled_before_it(
+    theatre: Theatre, repair: Repair
+) -> None:
+    ask = {"human": {"title": "?", "choose_from": [1]}}
+    run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
+    theatre.until(run, lambda: states(run)["b"] == "cancelled")
+    [letter] = failed_jobs()
+    repair(letter)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    cancelling_runs.sweep(theatre.ports)
+    theatre.advance(run)
+    assert run.state == RunState.CANCELLED
+    work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
+    theatre.advance(run)
+    assert (run.state, run.round) == (RunState.CANCELLED, 1)
+    assert not EndNotice.objects.exists()
+
+
+def test_a_success_that_waited_outlasts_a_restart_of_other_nodes(theatre: Theatre, repair: Repair) -> None:
+    """The restart comes between the end of the run and the look for such successes."""
+    spec = asked_after_a_failure()
+    spec["nodes"]["other"] = model()
+    run = theatre.start(spec)
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    repair(*failed_jobs())
+    later = EndNotice.objects.filter(followed_by=postponed_of(run.id))
+    theatre.until(run, later.exists)
+    Run.objects.filter(id=run.id).update(state="failed", finished_at=timezone.now())
+    Run.objects.filter(id=run.id).update(state="running", finished_at=None)  # restarted
+    assert end_postponed([run.id]) == []
+    assert later.exists()
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
+    theatre.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
+    assert states(run)["a"] == "completed"
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+
+
+@pytest.mark.sqlite_only
+def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
+    theatre: Theatre, repair: Repair
+) -> None:
+    """Both succeed at once: its completed items are those of another list."""
+    every = {
+        **model(payload={"fault": {"$ref": "item", "default": None}}),
+        "map": {"over": {"$ref": "a.echo", "default": [None, None, "fail"]}},
+        "needs_rule": "all_done",
+    }
+    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "all": every}}))
+    assert states(run) == {"a": "failed", "all": "failed"}
+    repair(*failed_jobs())
+    work_until(theatre, lambda: Job.objects.filter(state="completed", round=2).count() == 2)
+    a = Node.objects.get(run=run, key="a").job_id
+    Job.objects.filter(id=a).update(result={"echo": [None]})
+    theatre.until(run, lambda: run.state != RunState.RUNNING and run.round == 2)
+    assert states(run) == {"a": "completed", "all": "completed"}
+    assert MapState.objects.get(node__round=2).first_round == 2

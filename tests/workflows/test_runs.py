@@ -481,3 +481,33 @@ def test_a_step_starts_children_with_large_payloads_in_parts(
         counts.append(Job.objects.count())
     assert counts == [0, 3, 6, 9, 10, 10]
     assert theatre.to_end(run).state == "completed"
+
+
+@pytest.mark.parametrize("expression", ["sum(inputs.x)", "ceil(sum(inputs.x))"])
+def test_a_sum_that_no_json_number_can_be_fails_its_node(theatre: Theatre, expression: str) -> None:
+    spec = {"nodes": {"a": model(), "b": model(payload={"echo": {"$ref": expression}})}}
+    run = theatre.to_end(theatre.start(spec, {"x": [1e308, 1e308]}))
+    assert states(run) == {"a": "completed", "b": "failed"}
+    assert Node.objects.get(run=run, key="b").code == "unresolved_ref"
+
+
+def test_a_step_under_way_does_not_use_up_the_notice_of_a_resume(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the run as paused; the hint may be lost, and a question keeps the run from being idle."""
+    ask = {"human": {"title": "?", "choose_from": [1]}}
+    run = theatre.start({"nodes": {"a": model(), "b": model(needs=["a"]), "ask": ask}})
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    operations.pause_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: states(run)["a"] == "completed")
+    read = advancer.reads.notices_among
+
+    def after_a_resume(names: list[str]) -> list[EndNotice]:
+        monkeypatch.setattr(advancer.reads, "notices_among", read)
+        operations.resume_run(run.id, ports=theatre.ports)
+        return list(read(names))
+
+    monkeypatch.setattr(advancer.reads, "notices_among", after_a_resume)
+    theatre.advancer.advance(run.id)
+    assert EndNotice.objects.filter(followed_by=f"run:{run.id}").exists()
+    theatre.until(run, lambda: states(run)["b"] == "completed")

@@ -85,7 +85,7 @@ class Advancer:
         running = [found[run_id] for run_id in more if run_id in found]
         steps = self._decide(running)
         more |= {run.id: True for run in running[len(steps) :]}
-        if retried := [step for step in steps if any(map(is_retried, step.notices))]:
+        if retried := [step for step in steps if step.has_retried]:
             more |= {step.run.id: take_retried(step.run.id, self.ports) or True for step in retried}
             steps = [step for step in steps if step not in retried]
         written = [step for step in steps if step.has_written]
@@ -196,7 +196,8 @@ class _Advance:
     that it may start.
 
     changes: of the run's row. output_artifact: of its output, if that is too long for it. cancel: nodes to
-    cancel after the commit. is_due: the run may go on at once.
+    cancel after the commit. is_due: the run may go on at once. has_retried: a notice is the success of a
+    retried job whose node has ended.
     """
 
     def __init__(self, run: Run, advancer: Advancer, notices: list[EndNotice], *, starts: int) -> None:
@@ -227,7 +228,7 @@ class _Advance:
         )
         self.end: RunEnd | None = None
         self.output_artifact: str | None = None
-        self.has_written = self.is_due = False
+        self.has_written = self.is_due = self.has_retried = False
         self.cancel: tuple[str, ...] = ()
         self.changes: dict[str, Any] = {}
         self.parent_run_id: str | None = None
@@ -272,10 +273,14 @@ class _Advance:
             return []
         nodes = EndedNodes(self.run, self.notices)
         ends: list[NodeMove] = []
-        for notice in self.notices:
+        newest = {notice.ended_id: notice for notice in self.notices}  # a dead letter may run again already
+        for notice in newest.values():
             found = nodes.by_ended_id.get(notice.ended_id)
-            if found is None or found.finished_at is not None or notice.state not in FINAL_NODE_STATES:
-                continue  # of an earlier round, told twice, or a dead letter that an operator retried
+            if found is None or found.finished_at is not None:
+                self.has_retried = self.has_retried or (found is not None and is_retried(notice))
+                continue  # of an earlier round, told twice, or the success of a retried dead letter
+            if notice.state not in FINAL_NODE_STATES or nodes.runs_again(found):
+                continue
             end = self._end_row(found, NodeState(notice.state), nodes)
             if found.index is None:
                 ends.append(end)

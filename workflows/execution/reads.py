@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from foundation.database.statements import Read, ReadAmong, value
 from jobs.models import EndNotice, Job
-from workflows.domain.states import NodeState
+from workflows.domain.states import NodeState, RunState
 from workflows.models import MapState, Node, Run, Wait
 
 NOTICES = 500
@@ -69,7 +69,7 @@ _answers = ReadAmong(
 class EndedNodes:
     """The nodes of a run whose work has ended, by the id in the notice: of the job, sub-run or node (a wait).
 
-    child_runs: sub-runs that have ended, by the id of their node. errors: codes and messages, by job id.
+    child_runs: sub-runs that had ended, by the id of their node. errors: codes and messages, by job id.
     answers: by the id of the node that waited.
     """
 
@@ -94,6 +94,11 @@ class EndedNodes:
                 self.by_ended_id[child.id] = node
         bad = [one.ended_id for one in notices if one.state != NodeState.COMPLETED]
         self.errors = {job_id: (code, message) for job_id, code, message in _errors(self._jobs_among(bad))}
+
+    def runs_again(self, node: Node) -> bool:
+        """Return True if the sub-run of a node was restarted since its end, of which it gives notice anew."""
+        child = self.child_runs.get(node.id)
+        return child is not None and child.state == RunState.RUNNING
 
     def _without(self, ids: Iterable[str]) -> list[str]:
         return [one for one in ids if one not in self.by_ended_id]

@@ -1,9 +1,9 @@
 """Goes on with a run whose dead letter an operator retried with success: the job's node counts as
 completed, and the nodes after it run. Other failed nodes stay failed; a restart runs them again.
 
-A success is ignored if a restart has run the node again since. It is postponed while the run is not over and
-a node after the failed one has begun with what the failure left it: once the run has ended, a new round runs
-all nodes after it."""
+A success is ignored if a restart has run the node again since, or the run was cancelled. It is postponed
+while the run is not over and a node after the failed one has begun with what the failure left it: once the
+run has ended, a new round runs all nodes after it."""
 
 from __future__ import annotations
 
@@ -58,14 +58,19 @@ def take_retried(run_id: str, ports: Ports) -> bool:
                 followed_by=follower_of(run_id), round__gt=1, state=NodeState.COMPLETED.value
             )
         )
-        if run is None or run.erase_requested_at is not None or not notices:
+        is_cancelled = run is not None and run.state == RunState.CANCELLED
+        if run is None or is_cancelled or run.erase_requested_at is not None or not notices:
             EndNotice.objects.filter(id__in=[notice.id for notice in notices]).delete()
             return False
         plan = read_definition(run.version.spec)
         is_over = run.state != RunState.RUNNING
         taken, postponed = [], []
+        unread = set[int]()
         for notice in notices:
             node = EndedNodes(run, [notice]).by_ended_id.get(notice.ended_id)
+            if node is not None and node.finished_at is None and not is_over:
+                unread.add(notice.id)  # the run has yet to see that it failed: this is an end like any other
+                continue
             if node is None or not _is_newest_failure(run, node):
                 continue
             if not is_over and _has_gone_on(run, plan, node):
@@ -73,7 +78,7 @@ def take_retried(run_id: str, ports: Ports) -> bool:
             else:
                 taken.append(node)
         EndNotice.objects.filter(id__in=postponed).update(followed_by=postponed_of(run_id))
-        EndNotice.objects.filter(id__in={notice.id for notice in notices} - {*postponed}).delete()
+        EndNotice.objects.filter(id__in={notice.id for notice in notices} - {*postponed} - unread).delete()
         if not taken:
             return False
         after = _complete(run, plan, taken)
@@ -82,9 +87,11 @@ def take_retried(run_id: str, ports: Ports) -> bool:
             run.save(update_fields=["steps", "node_states"])
             return False
         waiting = after if is_over else _unstart(run, after)
+        whole = {node.base for node in taken if node.index is None}
         run.node_states |= dict.fromkeys(waiting, NodeState.PENDING.value)
         for key in waiting:
-            if plan.nodes[key].map is not None and key not in _bases(taken):
+            needs = plan.nodes[key].needs
+            if plan.nodes[key].map is not None and (key not in _bases(taken) or needs & (waiting | whole)):
                 run.kept_maps.pop(key, None)  # its list may be another one now
         if is_over:
             _open_round(run, plan)
@@ -109,21 +116,23 @@ def take_retried(run_id: str, ports: Ports) -> bool:
 
 def end_postponed(run_ids: Iterable[str]) -> list[str]:
     """Make the postponed successes of these runs, which have ended, due. Return the followers to wake. Those
-    of a cancelled run are deleted."""
+    of a cancelled run are deleted; a run that was restarted meanwhile keeps its own until it ends again."""
     names = {postponed_of(run_id): run_id for run_id in run_ids}
     found = EndNotice.objects.filter(followed_by__in=names).order_by()
     waiting = [names[name] for name in found.values_list("followed_by", flat=True).distinct()]
     if not waiting:
         return []
-    ended = Run.objects.filter(id__in=waiting, state__in=[RunState.COMPLETED.value, RunState.FAILED.value])
-    goes_on = list(ended.values_list("id", flat=True))
+    states = dict(Run.objects.filter(id__in=waiting).values_list("id", "state"))
+    goes_on = []
     for run_id in waiting:
         own = EndNotice.objects.filter(followed_by=postponed_of(run_id))
-        if run_id in goes_on:
+        state = states.get(run_id)
+        if state in (RunState.COMPLETED, RunState.FAILED):
             own.update(followed_by=follower_of(run_id))
-        else:
+            goes_on.append(follower_of(run_id))
+        elif state != RunState.RUNNING:
             own.delete()
-    return [follower_of(run_id) for run_id in goes_on]
+    return goes_on
 
 
 def postponed_of_ended_runs(most: int) -> list[str]:

@@ -180,12 +180,20 @@ class NodeStarter:
         """Return the state of a map that starts its first child next. total: items of its list."""
         state = MapState(node=row, total=total, first_round=self._run.round)
         kept_since = self._run.kept_maps.get(row.base)
-        if kept_since is not None:
+        if kept_since is not None and not self._had_other_total(row.base, kept_since, total):
             kept = completed_children(self._run, row.base, kept_since)
             state.first_round = kept_since
             done = set(kept.values_list("index", flat=True))
             state.todo = [index for index in range(total) if index not in done]
         return state
+
+    def _had_other_total(self, base: str, since: int, total: int) -> bool:
+        """Return True if the list of a restarted map has another length than in an earlier round: its
+        children are those of another list."""
+        states = MapState.objects.filter(
+            node__run=self._run, node__base=base, node__index=None, node__round__gte=since
+        )
+        return states.exclude(total=total).exists()
 
     def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         run = self._run
