@@ -94,6 +94,7 @@ def test_the_page_loads_no_external_file(anonymous: APIClient) -> None:
 
 
 @pytest.mark.sqlite_only
+@pytest.mark.long
 def test_the_running_app_keeps_the_contract(web: Web) -> None:
     """Generated valid and invalid requests to every operation get responses that match the document.
 

@@ -35,6 +35,7 @@ def seaweed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnSeaw
     server.kill()
 
 
+@pytest.mark.long
 def test_objects_outlive_a_kill(seaweed: OwnSeaweed) -> None:
     seaweed.make_bucket("trial")
     store = S3Store(S3Place("trial", "", seaweed.url, region="us-east-1"), lambda: datetime.now(UTC))
