@@ -42,6 +42,10 @@ class ObjectExists(StoreError):
     """An object with this key is already stored. It has the same bytes, because the key is their hash."""
 
 
+class PartBusy(StoreError):
+    """Another request is sending this part of an upload."""
+
+
 class NoSuchObject(StoreError):
     """The store has no such object, or the upload in parts is unknown."""
 

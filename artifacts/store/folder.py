@@ -20,7 +20,8 @@ TEMPORARY = "tmp"
 """Subfolder of files that are not complete; on the same file system, so that a rename publishes them."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a planted FIFO must not block the open
+_PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a planted FIFO must not block the open
+_READ = os.O_RDONLY | _PLAIN
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 Place = Sequence[str]
@@ -83,6 +84,32 @@ class Folder:
                 raise ObjectExists("The object is already stored.")
             os.rename(temporary, place[-1], src_dir_fd=before, dst_dir_fd=folder)
             os.fsync(folder)
+
+    def move(self, source: Place, place: Place, descriptor: int) -> None:
+        """Move an open file whose bytes are synchronised, durably. Raises ObjectExists if a plain file is at
+        `place`, and NoSuchObject if another file than the open one is at `source`."""
+        with (
+            _store_errors(),
+            self._folder(source[:-1]) as before,
+            self._folder(place[:-1], make=True) as folder,
+        ):
+            if _is_plain(place[-1], folder):
+                raise ObjectExists("The object is already stored.")
+            found = os.stat(source[-1], dir_fd=before, follow_symlinks=False)
+            if not os.path.samestat(found, os.fstat(descriptor)):
+                raise NoSuchObject("The store has no such object.")
+            os.rename(source[-1], place[-1], src_dir_fd=before, dst_dir_fd=folder)
+            os.fsync(folder)
+
+    def open_folder(self, place: Place) -> int:
+        """Return a descriptor of a folder, for `open_in`; the caller closes it. Raises NoSuchObject."""
+        with _store_errors(), self._folder(place) as folder:
+            return os.dup(folder)
+
+    @staticmethod
+    def open_in(folder: int, name: str, flags: int) -> int:
+        """Return a descriptor of a plain file in an open folder; the caller closes it. Raises OSError."""
+        return _plain(os.open(name, flags | _PLAIN, 0o600, dir_fd=folder))
 
     def discard(self, temporary: str) -> None:
         """Remove a temporary file; no error if it is not there."""

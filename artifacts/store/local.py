@@ -3,13 +3,17 @@
 
 ::
 
-    a/<tenant>/<2 digits>/<sha256>   objects       parts/<upload>/<number>   parts of unfinished uploads
+    a/<tenant>/<2 digits>/<sha256>   objects
+    parts/<upload>/key               key of the object of an unfinished upload in parts
     tmp/<random>                     files that are being written
+
+The parts of an upload are in one file (`parts`). They are files of their own, `parts/<upload>/<n>`, which
+`complete_parts` copies, in uploads that an earlier version began, and in a folder that several hosts share:
+locks may not reach from one to the other.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -34,14 +38,13 @@ from artifacts.store.contract import (
 )
 from artifacts.store.folder import TEMPORARY, Folder, Place
 from artifacts.store.names import served_type
+from artifacts.store.parts import BYTES, PartReceiver, make_file, publish, stored_parts
+from artifacts.store.receiver import Incoming, Receiver
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
 
 OBJECTS, PARTS = "a", "parts"
 PART_BYTES = 64 * 1024 * 1024
-WRITEBACK_BYTES = 8 * 1024 * 1024
-"""The system begins to write an upload to the disk after so many bytes. Otherwise the fsync at its end stalls
-those of the database: another file's took 114 to 144 ms beside one of 400 MB, and 12 ms so."""
 _UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
 _TENANT = re.compile(r"[1-9][0-9]{0,18}\Z")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}\Z")
@@ -140,12 +143,27 @@ class LocalStore:
             self._folder, _place(key), size, key.sha256, is_new=True, reserve_bytes=self._reserve_bytes
         )
 
-    def receive_part(self, key: ObjectKey, upload: str, number: int, size: int) -> Receiver:
-        """Begin to store one part. Raises NoSuchObject for an unknown upload, and StoreFull."""
+    def receive_part(self, key: ObjectKey, upload: str, number: int, size: int) -> Incoming:
+        """Begin to store one part. Raises NoSuchObject for an unknown upload, ObjectExists if the object is
+        stored, PartBusy and StoreFull."""
+        try:
+            return self._part_receiver(key, upload, number, size)
+        except NoSuchObject:
+            found = self.find(key)
+            if found is None or is_blocked(found):
+                raise
+        raise ObjectExists("The object is already stored.")
+
+    def _part_receiver(self, key: ObjectKey, upload: str, number: int, size: int) -> Incoming:
         self._require_upload(key, upload)
         self._require_room(size)
-        place = (PARTS, upload, str(number))
-        return Receiver(self._folder, place, size, None, make=False, reserve_bytes=self._reserve_bytes)
+        place, reserve = (PARTS, upload), self._reserve_bytes
+        names = self._folder.names(place)
+        if BYTES in names or stored_parts(names):
+            return PartReceiver(
+                self._folder, place, number, size, part_bytes=PART_BYTES, reserve_bytes=reserve
+            )
+        return Receiver(self._folder, (*place, str(number)), size, None, make=False, reserve_bytes=reserve)
 
     def remove(self, key: ObjectKey) -> None:
         with suppress(NoSuchObject):
@@ -182,6 +200,8 @@ class LocalStore:
     def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
         self._require_room(size)
         upload = new_id(self.now().timestamp())
+        if not self.is_shared:
+            make_file(self._folder, (PARTS, upload), size)
         with Receiver(self._folder, (PARTS, upload, "key"), len(str(key)), None) as receiver:
             receiver.add(str(key).encode())
             receiver.finish()
@@ -189,7 +209,12 @@ class LocalStore:
 
     def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
         self._require_upload(key, upload)
-        stored = frozenset(int(name) for name in self._folder.names((PARTS, upload)) if _NUMBER.match(name))
+        names = self._folder.names((PARTS, upload))
+        stored = stored_parts(names)
+        if BYTES not in names:
+            if stored and self.find(key) is None:  # the file became the object, which was removed
+                raise NoSuchObject("There is no such upload.")
+            stored = stored or frozenset(int(name) for name in names if _NUMBER.match(name))
         return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES), stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
@@ -200,18 +225,40 @@ class LocalStore:
                 f"{len(missing)} of {found.parts} parts are missing, the first is {missing[0]}."
             )
         self._unblock(key)
-        with suppress(ObjectExists), self.receive(key, size) as receiver:
-            for number in range(1, found.parts + 1):
+        try:
+            with suppress(ObjectExists):
+                self._publish_parts(key, upload, size)
+        except WrongBytes:
+            self._forget(upload)  # nobody knows which part is wrong
+            raise
+        except NoSuchObject:
+            if self.find(key) is None:  # else another request has completed the upload
+                raise
+        self._forget(upload)
+
+    def _publish_parts(self, key: ObjectKey, upload: str, size: int) -> None:
+        if self.find(key) is not None:
+            raise ObjectExists("The object is already stored.")
+        names = self._folder.names((PARTS, upload))
+        if BYTES in names or stored_parts(names):
+            publish(self._folder, (PARTS, upload), key.sha256, _place(key))
+            return
+        with self.receive(key, size) as receiver:
+            for number in range(1, number_of_parts(size, PART_BYTES) + 1):
                 for chunk in _chunks(self._folder.open((PARTS, upload, str(number))), 0):
                     receiver.add(chunk)
             receiver.finish()
-        self._folder.remove_folder((PARTS, upload))
 
     def abandon_parts(self, key: ObjectKey, upload: str) -> None:
         with suppress(NoSuchObject):
             self._require_upload(key, upload)
-            self._folder.remove((PARTS, upload, "key"))  # first: no further part is taken
-            self._folder.remove_folder((PARTS, upload))
+            self._forget(upload)
+
+    def _forget(self, upload: str) -> None:
+        for name in ("key", BYTES):  # first, so that no further part is taken, and then none is written
+            with suppress(NoSuchObject):
+                self._folder.remove((PARTS, upload, name))
+        self._folder.remove_folder((PARTS, upload))
 
     def _require_upload(self, key: ObjectKey, upload: str) -> None:
         """Raise NoSuchObject unless the upload began for this key."""
@@ -234,7 +281,7 @@ class LocalStore:
         for upload in self._folder.names((PARTS,)):
             with suppress(NoSuchObject):
                 if self._folder.made_at((PARTS, upload)) < before.timestamp():
-                    self._folder.remove_folder((PARTS, upload))
+                    self._forget(upload)
                     dropped += 1
         return dropped
 
@@ -258,95 +305,8 @@ class LocalStore:
             raise StoreFull("The store's disk has no room for an object of this size.")
 
 
-class Receiver:
-    """Bytes on their way into the store: collected in a temporary file, published whole by `finish`, and
-    removed at the end of the `with` block otherwise.
-
-    sha256: hash that the bytes must have; None: any. make: False if the folder of `place` must exist. is_new:
-    `finish` raises ObjectExists if a file is there by then.
-    reserve_bytes: room on the disk that stays free, also while other uploads fill it.
-    """
-
-    def __init__(
-        self,
-        folder: Folder,
-        place: Place,
-        size: int,
-        sha256: str | None,
-        *,
-        make: bool = True,
-        is_new: bool = False,
-        reserve_bytes: int = 0,
-    ) -> None:
-        self._folder, self._place, self._size, self._sha256 = folder, place, size, sha256
-        self._make, self._is_new, self._reserve_bytes = make, is_new, reserve_bytes
-        self._digest = hashlib.sha256()
-        self._received = self._has_room_until = self._written_back = 0
-        self._name, self._descriptor = folder.new_file()
-        self._is_open, self._is_published = True, False
-
-    @property
-    def missing(self) -> int:
-        """How many bytes are still to come."""
-        return self._size - self._received
-
-    def add(self, data: bytes | memoryview) -> None:
-        """Append bytes. Raises WrongBytes if there are too many, StoreFull."""
-        if len(data) > self.missing:
-            raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
-        if self._reserve_bytes and self._received >= self._has_room_until:
-            if self._folder.free_bytes() - self._reserve_bytes < len(data):
-                raise StoreFull("The store's disk has no room for the rest of this object.")
-            self._has_room_until = self._received + CHUNK_BYTES
-        self._received += len(data)
-        if self._sha256 is not None:
-            self._digest.update(data)
-        view = memoryview(data)
-        with self._folder.errors():
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-        if self._received - self._written_back >= WRITEBACK_BYTES:
-            _begin_writeback(self._descriptor, self._written_back, self._received)
-            self._written_back = self._received
-
-    def finish(self) -> None:
-        """Check length and hash, and publish the file durably. Raises WrongBytes, StoreFull."""
-        if self.missing:
-            raise WrongBytes(f"{self._received} of the declared {self._size} bytes were sent.")
-        if self._sha256 is not None and self._digest.hexdigest() != self._sha256:
-            raise WrongBytes(
-                f"The bytes have the SHA-256 {self._digest.hexdigest()}, declared was {self._sha256}."
-            )
-        with self._folder.errors():
-            os.fsync(self._descriptor)
-        self._close()
-        self._folder.publish(self._name, self._place, make=self._make, is_new=self._is_new)
-        self._is_published = True
-
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-        if not self._is_published:
-            self._folder.discard(self._name)
-
-    def _close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            with self._folder.errors():
-                os.close(self._descriptor)
-
-
 def _place(key: ObjectKey) -> Place:
     return (OBJECTS, str(key.tenant_id), key.sha256[:2], key.sha256)
-
-
-def _begin_writeback(descriptor: int, first: int, behind: int) -> None:
-    """Let Linux begin to write these bytes to the disk, without waiting for it. They stay in its cache."""
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):
-            os.posix_fadvise(descriptor, first, behind - first, os.POSIX_FADV_DONTNEED)
 
 
 def _chunks(descriptor: int, first: int) -> Iterator[bytes]:

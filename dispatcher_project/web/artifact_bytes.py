@@ -20,8 +20,9 @@ from django.conf import settings
 from artifacts.keys import ObjectKey, read_key
 from artifacts.store.configured import STORE_PATH
 from artifacts.store.contract import StoreError
-from artifacts.store.local import LocalStore, Receiver
+from artifacts.store.local import LocalStore
 from artifacts.store.names import attachment
+from artifacts.store.receiver import Incoming
 from artifacts.store.signatures import BadSignature, Expired, Grant, read_grant
 from dispatcher_project.web.exchange import ClientGone, Exchange, Headers, Transfers
 from dispatcher_project.web.request_limits import Scope
@@ -91,7 +92,7 @@ class ArtifactBytes:
             await exchange.receive(receiver.add)
             await exchange.in_thread(receiver.finish)
         finally:
-            await self._in_thread(lambda: receiver.__exit__(None, None, None))
+            await self._in_thread(receiver.close)
         tag = f'"{grant.key.sha256}"' if not grant.upload else f'"{grant.number}"'
         await exchange.answer(200, [(b"etag", tag.encode()), (b"content-length", b"0")])
 
@@ -138,7 +139,7 @@ def _grant(exchange: Exchange, key: ObjectKey, store: LocalStore) -> Grant:
         raise Problem(403, "url_expired", "The URL has expired. Ask for a new one.") from None
 
 
-def _receiver(grant: Grant, store: LocalStore) -> Receiver:
+def _receiver(grant: Grant, store: LocalStore) -> Incoming:
     if grant.upload:
         return store.receive_part(grant.key, grant.upload, grant.number, grant.size)
     return store.receive(grant.key, grant.size)

@@ -15,7 +15,7 @@ from rest_framework import exceptions
 
 import jobs.ports
 from artifacts.errors import ArtifactRefused
-from artifacts.store.contract import NoSuchObject, ObjectExists, StoreError, StoreFull, WrongBytes
+from artifacts.store.contract import NoSuchObject, ObjectExists, PartBusy, StoreError, StoreFull, WrongBytes
 from foundation.http_api.problems import MEDIA_TYPE, RETRY_LATER_STATUSES, FieldError, Problem
 from gpus.errors import REDIS_AWAY, LeasingUnavailable
 from jobs.domain.errors import Refused
@@ -82,6 +82,8 @@ def store_problem(error: StoreError) -> Problem:
         return Problem(412, "artifact_exists", str(error))
     if isinstance(error, WrongBytes):
         return Problem(400, "artifact_bytes_wrong", str(error))
+    if isinstance(error, PartBusy):
+        return Problem(503, "artifact_part_busy", str(error), retry_after_seconds=2.0)
     log.error("artifact_store_unavailable", error=str(error), kind=type(error).__name__)
     if isinstance(error, StoreFull):
         return Problem(507, "artifact_store_full", str(error), retryable=True, retry_after_seconds=60.0)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.conf import settings
 
-from artifacts.store import folder, local
+from artifacts.store import folder, receiver
 from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 from artifacts.store.local import LocalStore
 from tests.support.waiting import wait_for
@@ -179,7 +179,7 @@ def test_an_upload_reaches_the_disk_while_it_arrives(
 ) -> None:
     """So the fsync at its end does not stall those of the database."""
     begun: list[tuple[int, int]] = []
-    monkeypatch.setattr(local, "WRITEBACK_BYTES", 100)
+    monkeypatch.setattr(receiver, "WRITEBACK_BYTES", 100)
     monkeypatch.setattr(os, "posix_fadvise", lambda _, first, size, advice: begun.append((first, size)))
     store.write(key_of(bytes(350)), 350, [bytes(60), bytes(60), bytes(150), bytes(80)])
     assert begun == [(0, 120), (120, 150)]
