@@ -18,13 +18,15 @@ from gpu_host.node import outputs
 from gpus.errors import OutputRefused
 
 SAVES = "tests.gpu_host.node.custom_handlers:saves"
+SIMULATOR = "gpu_host.node.simulator:run"
 
 
 class Store:
-    """A dispatcher and its store. fails: statuses of the next answers."""
+    """A dispatcher and its store. fails: statuses of the next answers. film: the bytes of each GET."""
 
     def __init__(self) -> None:
         self.url = ""
+        self.film = b""
         self.fails: list[int] = []
         self.promised: list[tuple[str, Any]] = []
         self.stored: list[bytes] = []
@@ -48,6 +50,9 @@ def store() -> Iterator[Store]:
             upload = {"method": "PUT", "url": f"{store.url}/object", "headers": {"X-Bound": "1"}}
             answer = {"id": "ART", "exists": store.exists, "upload": None if store.exists else upload}
             self.answer(201, json.dumps(answer).encode())
+
+        def do_GET(self) -> None:
+            self.answer(200, store.film)
 
         def do_PUT(self) -> None:
             assert self.headers["X-Bound"] == "1"
@@ -96,6 +101,22 @@ def test_what_the_store_has_is_not_sent(start, store) -> None:
     store.exists = True
     assert dispatch(start(handler=SAVES), store)["result"] == {"file": {"$artifact": "ART"}}
     assert store.stored == []
+
+
+def test_the_simulator_returns_a_film_with_a_box_of_its_tag_at_the_end(start, store) -> None:
+    store.film = bytes(range(256)) * 8192
+    node = start(handler=SIMULATOR)
+    film = {"video": f"{store.url}/a/1/{hashlib.sha256(store.film).hexdigest()}", "seconds": 0}
+    headers = {"X_Artifact_Url": f"{store.url}/promise", "X_Callback_Token": "t0ken"}
+    result = node.dispatch({**film, "retag": "grüße"}, Idempotency_Key="a-1", **headers).body["result"]
+    assert result["video"] == {"$artifact": "ART"}
+    assert store.promised[-1][1]["content_type"] == "video/mp4"
+    tag = "grüße".encode()
+    assert store.stored == [store.film + (8 + len(tag)).to_bytes(4, "big") + b"free" + tag]
+    assert "video" not in node.dispatch(film, Idempotency_Key="a-2", **headers).body["result"]
+    for wrong in ({"retag": 1}, {"retag": "x" * 1001}, {"retag": "x", "video": "film.mp4"}):
+        answer = node.dispatch({**film, **wrong}, Idempotency_Key=str(wrong)[:40], **headers).body
+        assert (answer["status"], answer["error_code"]) == ("failed", "bad_input")
 
 
 def test_a_refusal_fails_the_run_with_its_reason(start, store) -> None:
