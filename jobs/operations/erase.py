@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,7 @@ from django.db.models import Q
 from artifacts.models import ArtifactUse
 from artifacts.removal import erase_unused, remove_erased
 from foundation import json_text
+from foundation.http_api.json_body import read_time
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
 from jobs import transitions
@@ -25,6 +27,8 @@ from jobs.ports import Ports
 
 ERASED = "$erased"
 """Name in a payload or result that was erased, with time and hash."""
+_LONGEST_TIME = 40
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_follower: bool = False) -> int:
@@ -86,7 +90,14 @@ def erased(value: Any, now: datetime) -> dict[str, Any]:
 
 
 def is_erased(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {ERASED}
+    """Return True for what `erased` returns. A payload or a result may have such a key, and must not escape
+    its erasure by it."""
+    mark = value.get(ERASED) if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(mark, dict) or not {"at"} <= mark.keys() <= {"at", "sha256"}:
+        return False
+    at, digest = mark["at"], mark.get("sha256", "0" * 64)
+    is_time = isinstance(at, str) and len(at) <= _LONGEST_TIME and read_time(at) is not None
+    return is_time and isinstance(digest, str) and _SHA256.fullmatch(digest) is not None
 
 
 def _code(error: Any) -> str:

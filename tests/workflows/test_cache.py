@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from artifacts.models import Artifact
+from artifacts.models import Artifact, ArtifactUse
 from gpus.models import ModelConfig
 from jobs.models import Job
 from tests.support.factories import make_tenant
@@ -93,6 +93,19 @@ def test_a_result_whose_artifact_is_gone_is_not_taken(theatre: Theatre) -> None:
     Artifact.objects.update(state=Artifact.State.GONE)
     ran(theatre)
     assert Job.objects.count() == 2
+
+
+def test_a_result_that_names_an_artifact_of_another_tenant_is_not_taken(theatre: Theatre) -> None:
+    """A use of it by the run would keep it there, also from its erasure."""
+    run = ran(theatre)
+    artifact = Artifact.objects.create(
+        id="A" * 26, tenant_id=make_tenant("other").pk, bytes=1, sha256="0" * 64, created_at=run.created_at,
+        expires_at=run.created_at + timedelta(days=1), state=Artifact.State.STORED,
+    )  # fmt: skip
+    Job.objects.update(result={"echo": 0, "image": {"$artifact": artifact.id}})
+    ran(theatre)
+    assert Job.objects.count() == 2
+    assert not ArtifactUse.objects.exists()
 
 
 @pytest.mark.sqlite_only

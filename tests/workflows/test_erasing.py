@@ -109,3 +109,14 @@ def test_a_run_under_way_keeps_its_data(theatre: Theatre) -> None:
         erasing.erase_run_data(run.id, ports=theatre.ports)
     run.refresh_from_db()
     assert run.inputs == {"x": SECRET}
+
+
+@pytest.mark.parametrize("mark", [SECRET, {"at": SECRET}, {"at": "2026-01-01T00:00:00Z", "sha256": SECRET}])
+def test_data_that_looks_erased_is_erased_too(theatre: Theatre, mark: Any) -> None:
+    look = {"$erased": mark}
+    spec = {"nodes": {"a": model(payload={"echo": {"$ref": "inputs"}})}, "output": {"$ref": "a.echo"}}
+    run = theatre.to_end(theatre.start(spec, look))
+    Job.objects.update(payload=look, result=look)
+    assert run.output == look
+    erasing.erase_run_data(run.id, ports=theatre.ports)
+    assert SECRET not in everything()

@@ -57,7 +57,7 @@ def find(key: str, tenant_id: int, now: datetime) -> Hit | None:
     if job_id is None:
         return None
     result, owner = _result.first(id=job_id) or (None, None)
-    if owner != tenant_id or is_erased(result) or (artifacts := _stored_artifacts(result)) is None:
+    if owner != tenant_id or is_erased(result) or (artifacts := _own_artifacts(result, owner)) is None:
         return None
     return Hit(job_id, result, artifacts)
 
@@ -73,11 +73,12 @@ def entry(key: str, tenant_id: int, job_id: str, seconds: float, now: datetime) 
     )
 
 
-def _stored_artifacts(result: Any) -> Collection[str] | None:
-    """Return the artifacts that a result refers to; None if one is not stored."""
+def _own_artifacts(result: Any, tenant_id: int) -> Collection[str] | None:
+    """Return the artifacts that a result refers to; None if one is not stored, or not the tenant's: a use
+    would keep it, and a model may answer with any id."""
     try:
         ids = list(find_refs(result, settings.DISPATCHER.max_artifact_refs))
     except (BadRef, TooManyRefs):
         return None
-    stored = Artifact.objects.filter(id__in=ids, state=Artifact.State.STORED)
+    stored = Artifact.objects.filter(id__in=ids, tenant_id=tenant_id, state=Artifact.State.STORED)
     return ids if not ids or stored.count() == len(ids) else None
