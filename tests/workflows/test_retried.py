@@ -404,3 +404,24 @@ def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
     theatre.until(run, lambda: run.state != RunState.RUNNING and run.round == 2)
     assert states(run) == {"a": "completed", "all": "completed"}
     assert MapState.objects.get(node__round=2).first_round == 2
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_sub_run_of_a_cancelled_run_does_not_go_on(
+    theatre: Theatre, repair: Repair, has_ended: bool
+) -> None:
+    theatre.put("child", {"nodes": {"x": faulty(), "y": model(needs=["x"])}})
+    ask = {"human": {"title": "?", "choose_from": [1]}, "needs": ["sub"], "needs_rule": "all_done"}
+    run = theatre.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    operations.cancel_run(run.id, ports=theatre.ports)
+    if has_ended:
+        cancelling_runs.sweep(theatre.ports)
+        theatre.advance(run)
+        assert run.state == RunState.CANCELLED
+    [letter] = failed_jobs()
+    repair(letter)
+    work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
+    child = Run.objects.get(depth=1)
+    theatre.advance(child)
+    assert (child.state, child.round) == (RunState.FAILED, 1)

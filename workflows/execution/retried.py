@@ -58,8 +58,7 @@ def take_retried(run_id: str, ports: Ports) -> bool:
                 followed_by=follower_of(run_id), round__gt=1, state=NodeState.COMPLETED.value
             )
         )
-        is_cancelled = run is not None and run.state == RunState.CANCELLED
-        if run is None or is_cancelled or run.erase_requested_at is not None or not notices:
+        if run is None or _is_cancelled(run) or run.erase_requested_at is not None or not notices:
             EndNotice.objects.filter(id__in=[notice.id for notice in notices]).delete()
             return False
         plan = read_definition(run.version.spec)
@@ -141,6 +140,18 @@ def postponed_of_ended_runs(most: int) -> list[str]:
     found = [name.removeprefix(_POSTPONED) for name in names.values_list("followed_by", flat=True).distinct()]
     running = set(Run.objects.filter(id__in=found, state=RunState.RUNNING.value).values_list("id", flat=True))
     return [run_id for run_id in found if run_id not in running][:most]
+
+
+def _is_cancelled(run: Run) -> bool:
+    """Return True if the run was cancelled, or one that it is a part of was, or is to be."""
+    above: Run | None = run
+    while above is not None:
+        if above.state == RunState.CANCELLED:
+            return True
+        above = Run.objects.filter(nodes__id=above.parent_node_id).first() if above.parent_node_id else None
+        if above is not None and above.state == RunState.RUNNING and above.cancel_requested_at is not None:
+            return True
+    return False
 
 
 def _is_newest_failure(run: Run, node: Node) -> bool:
