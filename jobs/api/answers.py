@@ -295,6 +295,7 @@ class Explanation(Estimate):
 class ModelStats(TypedDict):
     model: str
     pool: str | None
+    paused: Annotated[bool, about("No job of the model starts: the model or the whole system is paused.")]
     scheduled: Annotated[int, about("Jobs with a later `run_at`, which are not queued yet.")]
     queued: int
     oldest_queued_seconds: float | None

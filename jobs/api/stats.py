@@ -13,6 +13,7 @@ from foundation.http_api.openapi import described
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
+from gpus.registry.index_sync import read_paused
 from jobs.api import answers
 from jobs.api.base import JobView, OperatorView, principal_of
 from jobs.api.parameters import allow_only
@@ -39,10 +40,18 @@ class Stats(JobView):
         names += sorted(set(waiting) - set(configs))
         depths, _ = depths_by_pool(self.ports.leases)
         slots = {pool: depth.slots for pool, depth in depths.items()}
+        paused = read_paused()
         return Response(
             {
                 "models": [
-                    _model(name, configs.get(name), waiting.get(name, []), slots, self.ports)
+                    _model(
+                        name,
+                        configs.get(name),
+                        waiting.get(name, []),
+                        slots,
+                        self.ports,
+                        is_paused=paused.system or name in paused.models,
+                    )
                     for name in names
                 ]
             }
@@ -50,7 +59,13 @@ class Stats(JobView):
 
 
 def _model(
-    name: str, pool: str | None, lines: list[Waiting], slots: Mapping[str, Mapping[str, int]], ports: Ports
+    name: str,
+    pool: str | None,
+    lines: list[Waiting],
+    slots: Mapping[str, Mapping[str, int]],
+    ports: Ports,
+    *,
+    is_paused: bool,
 ) -> dict[str, Any]:
     oldest = min((line.oldest_queued_at for line in lines if line.oldest_queued_at), default=None)
     counts = slots.get(pool) if pool is not None else None
@@ -62,6 +77,7 @@ def _model(
     return {
         "model": name,
         "pool": pool,
+        "paused": is_paused,
         "scheduled": sum(line.scheduled for line in lines),
         "queued": sum(line.queued for line in lines),
         "oldest_queued_seconds": (ports.clock.now() - oldest).total_seconds() if oldest else None,

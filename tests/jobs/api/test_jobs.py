@@ -9,6 +9,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from foundation.ids import new_id
+from gpus.models import Pause
 from jobs.domain.access import TEXTS
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
 from jobs.operations.tenants import create_key
@@ -191,6 +192,19 @@ def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object
     world.leases.away = True
     (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
     assert (result["queued"], result["slots"], result["queued_gpu_seconds"]) == (2, None, None)
+
+
+@pytest.mark.parametrize("kind", [Pause.Kind.MODEL, Pause.Kind.SYSTEM])
+def test_stats_say_that_a_model_is_paused(acme: Account, zimg: object, kind: Pause.Kind) -> None:
+    make_model("trellis")
+
+    def paused() -> dict[str, bool]:
+        found = acme.client.get("/api/v1/queue/stats").json()["models"]
+        return {one["model"]: one["paused"] for one in found}
+
+    assert paused() == {"trellis": False, "zimg": False}
+    Pause.objects.create(kind=kind, name="zimg" if kind == Pause.Kind.MODEL else "", since=NOW, actor="ada")
+    assert paused() == {"trellis": kind == Pause.Kind.SYSTEM, "zimg": True}
 
 
 def test_stats_call_redis_once_per_model(
