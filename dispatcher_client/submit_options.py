@@ -34,22 +34,22 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--priority",
-        type=int,
-        help="1 (first) to 9 (last); true means 2.",
+        type=whole_number,
+        help="1 (first) to 9 (last).",
     )
     parser.add_argument(
         "--deadline-seconds",
-        type=float,
+        type=number,
         help="Seconds from the submit, or from `run_at`, after which a job that has not ended fails.",
     )
     parser.add_argument(
         "--start-deadline-seconds",
-        type=float,
+        type=number,
         help="The same for a job that has not started; at most `deadline_seconds`.",
     )
     parser.add_argument(
         "--max-run-seconds",
-        type=float,
+        type=number,
         help="Longest run of one attempt, between the model's `min_run_seconds` and `max_run_seconds`, "
         "which is the default.",
     )
@@ -67,7 +67,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-retries",
-        type=int,
+        type=whole_number,
         help="At most the model's number, which is the default.",
     )
     parser.add_argument(
@@ -85,6 +85,22 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
         "--idempotency-key",
         help="The same key and body mean the same job; another body is refused.",
     )
+
+
+def whole_number(text: str) -> int:
+    """The value of an argument that is a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def number(text: str) -> float:
+    """The value of an argument that is a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
 
 
 def json_value(text: str) -> Any:

@@ -20,6 +20,9 @@ _TYPES = {
     "object": "Mapping[str, Any]",
     "array": "Sequence[str]",
 }
+_ARGUMENTS = {"integer": "whole_number", "number": "number"}
+"""Functions of the client's module that read a number, by its type in JSON."""
+_OF_JSON = "; true means 2"
 _WIDTH = 90
 
 
@@ -37,7 +40,9 @@ class Option:
 
     @property
     def help(self) -> str:
-        return str(self.schema.get("description", "May be repeated." if "array" in self._types else ""))
+        """Without what only JSON can say: a command line takes the number."""
+        found = str(self.schema.get("description", "May be repeated." if "array" in self._types else ""))
+        return found.replace(_OF_JSON, "")
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -52,7 +57,7 @@ class Option:
         elif "object" in self._types:
             found["type"] = "json_value"
         elif "string" not in self._types:
-            found["type"] = _TYPES[self._types[0]]
+            found["type"] = _ARGUMENTS[self._types[0]]
         if self.schema.get("format") == "date-time":
             found["metavar"] = '"TIME"'
         return found
@@ -108,6 +113,22 @@ def client_module() -> str:
             "def add_submit_options(parser: argparse.ArgumentParser) -> None:",
             '    """Add one argument per option."""',
             *(line for option in submit_options() for line in _add_argument(option)),
+            "",
+            "",
+            "def whole_number(text: str) -> int:",
+            '    """The value of an argument that is a whole number."""',
+            "    try:",
+            "        return int(text)",
+            "    except ValueError:",
+            '        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None',
+            "",
+            "",
+            "def number(text: str) -> float:",
+            '    """The value of an argument that is a number."""',
+            "    try:",
+            "        return float(text)",
+            "    except ValueError:",
+            '        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None',
             "",
             "",
             "def json_value(text: str) -> Any:",

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -62,18 +63,18 @@ def too_large(limit: int) -> Problem:
     return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
 
 
-def read_json(raw: bytes, escaped: Collection[str] = ()) -> Any:
+def read_json(raw: bytes, escaped: Collection[str] = (), *, what: str = "The body") -> Any:
     """Return the value of a body. escaped: fields of an object whose texts are escaped, not refused, if they
-    can't be stored.
+    can't be stored. what: begins the texts of errors.
 
     Raises Problem 400 for text that is not JSON or has a key twice, 422 for JSON that can't be stored or
     exceeds a limit."""
     try:
-        value = json_text.read(raw, pairs=_unique_keys)
+        value = json_text.read(raw, pairs=partial(_unique_keys, what))
     except json_text.TooMuch as error:
-        raise validation_problem([FieldError("", error.code, f"The body can't be taken: {error}.")]) from None
+        raise validation_problem([FieldError("", error.code, f"{what} can't be taken: {error}.")]) from None
     except json_text.NotReadable as error:
-        raise _malformed(str(error)) from None
+        raise _malformed(what, str(error)) from None
     if json_text.may_be_unstorable(raw):
         if isinstance(value, dict):
             value.update({name: json_text.storable(value[name]) for name in escaped if name in value})
@@ -88,18 +89,18 @@ def pointer_to(*path: object) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(what: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Reject duplicate keys: readers differ in which value they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         twice = json.dumps(counts.most_common(1)[0][0][:100])
-        raise Problem(400, "duplicate_key", f"The body has an object with more than one {twice}.")
+        raise Problem(400, "duplicate_key", f"{what} has an object with more than one {twice}.")
     return found
 
 
-def _malformed(why: str) -> Problem:
-    return Problem(400, "malformed_json", f"The body is not valid JSON: {why}.")
+def _malformed(what: str, why: str) -> Problem:
+    return Problem(400, "malformed_json", f"{what} is not valid JSON: {why}.")
 
 
 def _unstorable(value: Any, path: tuple[object, ...]) -> Iterator[FieldError]:

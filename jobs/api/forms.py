@@ -119,7 +119,7 @@ class _Parts:
                     )
                 ]
             )
-        return read_json(self._job)
+        return read_json(self._job, what=f"The part {JOB!r}")
 
     def close(self) -> None:
         """Remove the temporary files."""

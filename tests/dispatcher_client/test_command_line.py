@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import dispatcher_client
+from dispatcher_client.submit_options import add_submit_options
 
 from .scripted import Scripted, problem, streams
 
@@ -93,3 +95,22 @@ def test_flush(server: Scripted, run: Run, nowhere: str, spool: Path) -> None:
     sent = run(*options, "flush")
     assert (sent.returncode, json.loads(sent.stdout)) == (0, {"sent": 1, "refused": 0, "left": 0})
     assert list(server.jobs) == [json.loads(kept.stderr)["idempotency_key"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--priority", "true"], "argument --priority: must be a whole number, not 'true'"),
+        (["--max-retries", "1.5"], "argument --max-retries: must be a whole number, not '1.5'"),
+        (["--deadline-seconds", "soon"], "argument --deadline-seconds: must be a number, not 'soon'"),
+    ],
+)
+def test_an_option_that_is_no_number_is_refused_by_its_name(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_submit_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    assert capsys.readouterr().err.rstrip().endswith(said)
+    assert "true" not in parser.format_help()

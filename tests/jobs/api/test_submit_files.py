@@ -333,6 +333,12 @@ def test_a_bad_form_is_refused(acme: Account, body: bytes, expected: tuple[int, 
     assert not Artifact.objects.exists()
 
 
+@pytest.mark.parametrize("text", ["{", '{"a": 1, "a": 2}', "[" * 200 + "]" * 200])
+def test_the_error_of_a_bad_part_job_names_the_part(acme: Account, text: str) -> None:
+    answer = send(acme, part("job", text) + END)
+    assert "The part 'job' " in answer.content.decode()
+
+
 @pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed"])
 def test_a_form_without_a_boundary_is_refused(acme: Account, kind: str) -> None:
     answer = acme.client.generic("POST", SUBMIT, JOB_PART + END, content_type=kind)
