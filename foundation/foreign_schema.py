@@ -38,6 +38,8 @@ _UNBOUNDED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevalua
 """To find unevaluated members, the library checks the neighbouring schemas again: twice the cost per level.
 """
 _LONGEST_TEXT = 200
+_LONGEST_VALUE = 80
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 Schema = Mapping[str, Any] | bool
 _CHILD = """
@@ -191,9 +193,31 @@ def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft20201
                 f"{_ALL_PATTERNS_BYTES} bytes, compiled.",
                 path,
             ) from None
-        raise SchemaRefused(f"Not a JSON Schema (2020-12): {error.message[:_LONGEST_TEXT]}", path) from None
+        path, why = _fault(error)
+        place = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
+        where = f"{place[:_LONGEST_TEXT]}: " if place else ""
+        raise SchemaRefused(f"Not a JSON Schema (2020-12): {where}{why[:_LONGEST_TEXT]}", path) from None
     except (ValueError, RecursionError) as error:
         raise SchemaRefused(f"Not a JSON Schema (2020-12): {str(error)[:_LONGEST_TEXT]}") from None
+
+
+def _fault(error: ValidationError) -> tuple[tuple[object, ...], str]:
+    """Return the place in the schema that is wrong, and why. Only of `type` the standard has alternatives, a
+    name or a list, for which the library says no more than that none matches."""
+    path, value = tuple(error.instance_path), error.instance
+    if error.kind.name != "anyOf":
+        return path, error.message
+    if isinstance(value, list):
+        for at, one in enumerate(value):
+            if one not in _TYPES:
+                return (*path, at), _no_type(one)
+        return path, "a type is named twice" if value else "the list names no type"
+    return path, _no_type(value)
+
+
+def _no_type(value: Any) -> str:
+    shown = repr(value) if isinstance(value, str) else canonical_json(value)
+    return f"{shown[:_LONGEST_VALUE]} is not a type: {', '.join(_TYPES)}"
 
 
 def first_mismatch(validator: Draft202012Validator, payload: Any) -> Mismatch | None:

@@ -27,6 +27,35 @@ def test_a_pattern_without_a_linear_time_engine_is_refused_with_its_place(patter
     assert refusal({"patternProperties": {pattern: True}}).path == ("patternProperties", pattern)
 
 
+@pytest.mark.parametrize(
+    ("schema", "path", "why"),
+    [
+        ({"type": "strin"}, ("type",), "/type: 'strin' is not a type: array, boolean"),
+        (
+            {"properties": {"a": {"type": "strin"}}},
+            ("properties", "a", "type"),
+            "/properties/a/type: 'strin'",
+        ),
+        ({"$defs": {"a/b": {"type": 5}}}, ("$defs", "a/b", "type"), "/$defs/a~1b/type: 5 is not a type"),
+        (
+            {"allOf": [{"type": ["null", "int"]}]},
+            ("allOf", 0, "type", 1),
+            "/allOf/0/type/1: 'int' is not",
+        ),
+        ({"type": ["null", "null"]}, ("type",), "/type: a type is named twice"),
+        ({"type": []}, ("type",), "/type: the list names no type"),
+        ({"type": {"a": 1}}, ("type",), '/type: {"a":1} is not a type'),
+        ({"properties": {"a": 5}}, ("properties", "a"), "/properties/a: The value is not of types"),
+        ([1], (), "(2020-12): The value is not of types"),
+    ],
+)
+def test_a_fault_has_its_place_and_its_reason(schema: Any, path: tuple[object, ...], why: str) -> None:
+    refused = refusal(schema)
+    assert refused.path == path
+    assert why in str(refused)
+    assert len(str(refused)) < 500
+
+
 def test_all_patterns_of_a_schema_share_one_limit() -> None:
     """A hundred took 2.7 s and 578 MB to compile."""
     large = [{"pattern": rf"^[\pL\pN]{{100}}a{{{number}}}$"} for number in range(100)]
