@@ -185,7 +185,7 @@ def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft20201
             mask="The value",
         )
     except ValidationError as error:
-        path = tuple(error.instance_path)
+        path: tuple[object, ...] = tuple(error.instance_path)
         if error.kind.name == "format":
             raise SchemaRefused(
                 "Not a regular expression of the linear-time engine, which has no look-around and no "

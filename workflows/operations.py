@@ -16,6 +16,7 @@ from django.db.models import F, QuerySet
 from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
 from foundation.database.row_limits import free_places
+from foundation.http_api.json_body import pointer_to
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
@@ -103,6 +104,20 @@ def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> P
     with transaction.atomic():
         refuse_recursion(tenant_id, name, plan)
     return plan
+
+
+def not_stored(tenant_id: int, plan: Plan) -> dict[str, str]:
+    """Return the sub-workflows of a definition that the tenant has not stored, as texts by JSON pointer. It
+    may store them later: a run whose node comes to one before fails."""
+    found: dict[str, str] = {}
+    for node in (*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else [])):
+        if node.kind is not NodeKind.WORKFLOW:
+            continue
+        name, number = node.options["workflow"], node.options.get("version")
+        if find_version(tenant_id, name, number) is None:
+            what = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
+            found[pointer_to("nodes", node.key, "workflow")] = f"there is no {what} yet"
+    return found
 
 
 def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:

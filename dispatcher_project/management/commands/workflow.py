@@ -117,7 +117,13 @@ class Command(TerminalCommand):
             )
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        self.report({"nodes": list(plan.nodes)}, f"ok: {counted(len(plan.nodes), 'node')}")
+        warnings = operations.not_stored(tenant.pk, plan)
+        document = [{"pointer": pointer, "text": text} for pointer, text in warnings.items()]
+        self.report(
+            {"nodes": list(plan.nodes), "warnings": document}, f"ok: {counted(len(plan.nodes), 'node')}"
+        )
+        for pointer, text in () if self.as_json else warnings.items():
+            self.stderr.write(plain(f"warning: {pointer}: {text}, of {tenant.name}"))
         return None
 
     def _list(self, words: list[str], options: dict[str, Any]) -> int | None:

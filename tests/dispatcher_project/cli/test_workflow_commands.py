@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from dispatcher_project.cli import runs as runs_on_screen
 from dispatcher_project.management.commands import run as run_command
@@ -142,6 +144,30 @@ def test_a_wrong_file_is_refused_in_one_line_with_the_place(  # noqa: PLR0917
     for action in ("check", "put"):
         refused = terminal("workflow", action, name)
         assert (refused.status, why in refused.said) == (2, True), refused.said
+
+
+def test_a_check_warns_of_sub_workflows_that_are_not_stored(
+    terminal: Terminal, file: str, tmp_path: Path
+) -> None:
+    parent = tmp_path / "parent.json"
+    nodes = {"sub": {"workflow": "choice"}, "old": {"workflow": "choice", "version": 2}}
+    parent.write_text(json.dumps({"nodes": nodes}))
+    out, err = StringIO(), StringIO()
+    call_command("workflow", "check", str(parent), stdout=out, stderr=err)
+    assert out.getvalue() == "ok: 2 nodes\n"
+    assert err.getvalue().splitlines() == [
+        "warning: /nodes/sub/workflow: there is no workflow choice yet, of operator",
+        "warning: /nodes/old/workflow: there is no version 2 of the workflow choice yet, of operator",
+    ]
+    terminal("workflow", "put", file)
+    (warning,) = terminal("workflow", "check", str(parent), "--json").json["warnings"]
+    assert warning == {
+        "pointer": "/nodes/old/workflow",
+        "text": "there is no version 2 of the workflow choice yet",
+    }
+    nodes["old"]["version"] = 1
+    parent.write_text(json.dumps({"nodes": nodes}))
+    assert terminal("workflow", "check", str(parent)).said == "ok: 2 nodes\n"
 
 
 def test_a_python_workflow_with_a_mistake_names_its_line(
