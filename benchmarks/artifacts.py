@@ -63,9 +63,9 @@ class System:
 
 
 @contextmanager
-def system(folder: Path, store: str) -> Iterator[System]:
+def system(folder: Path, store: str, nice: int = 0) -> Iterator[System]:
     """Run the parts in a new folder. store: "web" for a folder that the web process serves, "process" for one
-    that has a process of its own, "s3" for a SeaweedFS."""
+    that has a process of its own, "s3" for a SeaweedFS. nice: of the process of its own."""
     folder.mkdir()
     ports = free_ports()
     port, store_port = next(ports), next(ports)
@@ -91,7 +91,11 @@ def system(folder: Path, store: str) -> Iterator[System]:
         )
         key = made.stdout.decode().split()[-1]
         command = [sys.executable, "-m", "dispatcher_project.web", "--host", "127.0.0.1", "--port"]
-        webs = [subprocess.Popen([*command, str(one)], env=environment) for one in listening]
+        files = ["nice", "-n", str(nice), *command]
+        webs = [
+            subprocess.Popen([*(command if one == port else files), str(one)], env=environment)
+            for one in listening
+        ]
         try:
             for web, one in zip(webs, listening, strict=True):
                 _wait_for(f"http://127.0.0.1:{one}/livez", web)
@@ -268,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--store", choices=("web", "process", "s3"), default="web",
         help="a folder served by the web process (default) or by a process of its own, or a SeaweedFS",
     )  # fmt: skip
+    parser.add_argument("--nice", type=int, default=0, help="of the store's own process (default 0)")
     parser.add_argument(
         "--control", action="store_true",
         help="in turns, load files to another dispatcher's SeaweedFS: what the machine costs",
@@ -277,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         name = tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR"))
         folder = Path(stack.enter_context(name))
-        tested = stack.enter_context(system(folder / "tested", options.store))
+        tested = stack.enter_context(system(folder / "tested", options.store, options.nice))
         if options.megabytes:
             _one_file(folder, tested, options.megabytes)
         control = stack.enter_context(system(folder / "control", "s3")) if options.control else None
