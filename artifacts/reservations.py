@@ -57,20 +57,33 @@ def insert_reservation(row: RunUpload) -> tuple[RunUpload, bool]:
 def require_room(row: RunUpload, now: datetime) -> None:
     """Check that the tenant has room for a new reservation; else remove it, and raise ArtifactQuotaFull or
     TooManyRunOutputs."""
-    limits, tenant_id = settings.DISPATCHER, row.tenant_id
+    tenant_id = row.tenant_id
     try:
         with transaction.atomic():
             lock_tenant(tenant_id)  # promises of clients are inserted after they are counted
             open_ones = reserved(tenant_id, now)
-            if open_ones.outputs > limits.tenant_run_outputs:
-                raise TooManyRunOutputs(
-                    f"Runs of the tenant have {limits.tenant_run_outputs} outputs of this day that are no "
-                    "artifacts, the most (DISPATCHER_TENANT_RUN_OUTPUTS)."
-                )
-            if limits.tenant_artifact_bytes:
-                rows = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None)
-                stored = rows.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-                check_quota(stored + open_ones.bytes - row.bytes, row.bytes)
+            others = Used(open_ones.outputs - 1, open_ones.bytes - row.bytes)
+            _check_room(tenant_id, others, Used(1, row.bytes))
     except ArtifactRefused:
         RunUpload.objects.filter(pk=row.pk).delete()
         raise
+
+
+def check_room(tenant_id: int, more: Used, now: datetime) -> None:
+    """Check that the tenant has room for outputs whose bytes did not arrive yet, and reserve none. Raises as
+    `require_room`."""
+    _check_room(tenant_id, reserved(tenant_id, now), more)
+
+
+def _check_room(tenant_id: int, used: Used, more: Used) -> None:
+    """used: what outputs without an artifact have."""
+    limits = settings.DISPATCHER
+    if used.outputs + more.outputs > limits.tenant_run_outputs:
+        raise TooManyRunOutputs(
+            f"Runs of the tenant have {limits.tenant_run_outputs} outputs of this day that are no artifacts, "
+            "the most (DISPATCHER_TENANT_RUN_OUTPUTS)."
+        )
+    if limits.tenant_artifact_bytes:
+        rows = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None)
+        stored = rows.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+        check_quota(stored + used.bytes, more.bytes)

@@ -12,12 +12,14 @@ from artifacts.errors import ArtifactTooLarge
 from artifacts.keep import LocalFile
 from artifacts.keys import ObjectKey
 from artifacts.media_types import type_of
+from artifacts.models import Artifact, RunUpload
+from artifacts.reservations import Used, check_room
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.public_url import public_url
 from jobs.domain.errors import AttemptOver
 from jobs.execution.pushed_results import read_attempt
-from jobs.execution.run_uploads import WantedOutput, promise_output
+from jobs.execution.run_uploads import WantedOutput, promise_output, require_room_of_run
 from jobs.models import Attempt
 from jobs.ports import Ports
 
@@ -45,8 +47,12 @@ def find_attempt(attempt_id: str) -> CogAttempt | None:
     return CogAttempt(attempt_id, row["job_id"], row["job__tenant_id"], row["server"])
 
 
-def admit_upload(attempt: CogAttempt, length: int, ports: Ports) -> None:
-    """Decide whether a file of so many bytes is read. Raises AttemptOver and ArtifactTooLarge."""
+def admit_upload(attempt: CogAttempt, length: int, ports: Ports, *, arriving: Used) -> None:
+    """Decide whether a file of so many bytes is read.
+
+    arriving: files of the attempt that are being read already. Raises AttemptOver, ArtifactTooLarge,
+    TooManyRunArtifacts, TooManyRunOutputs and ArtifactQuotaFull.
+    """
     known = read_attempt(attempt.job_id, attempt.id, ports)
     if known is None or known.is_over:
         raise AttemptOver
@@ -55,6 +61,23 @@ def admit_upload(attempt: CogAttempt, length: int, ports: Ports) -> None:
         raise ArtifactTooLarge(
             f"An artifact may have {most} bytes (DISPATCHER_MAX_ARTIFACT_BYTES), not {length}."
         )
+    if _may_be_known(attempt, length):
+        return  # decided by its hash, in `keep_upload`
+    size = arriving.bytes + length
+    require_room_of_run(attempt.id, size)
+    check_room(attempt.tenant_id, Used(arriving.outputs + 1, size), ports.clock.now())
+
+
+def _may_be_known(attempt: CogAttempt, length: int) -> bool:
+    """Return True if a file of this length may be one that takes no further room: a repeated upload, or the
+    content of an artifact."""
+    if RunUpload.objects.filter(attempt=attempt.id, bytes=length).exists():
+        return True
+    states = (Artifact.State.PROMISED, Artifact.State.STORED)
+    same = Artifact.objects.filter(
+        tenant_id=attempt.tenant_id, state__in=states, bytes=length, removed_at=None
+    )
+    return same.exists()
 
 
 def keep_upload(attempt: CogAttempt, file: LocalFile, ports: Ports) -> str:

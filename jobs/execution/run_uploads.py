@@ -88,14 +88,14 @@ def _inserted(new: RunUpload, job_id: str) -> RunUpload:
     """Insert an output, or return the same one that was promised meanwhile. Raises as `promise_output`."""
     with transaction.atomic():
         Job.objects.select_for_update().only("id").get(id=job_id)  # uploads of a run follow each other
-        _require_room_of_run(new.attempt, new.bytes)
+        require_room_of_run(new.attempt, new.bytes)
         row, is_new = reserve(new, new.created_at)
     if is_new:
         require_room(row, new.created_at)
     return row
 
 
-def _require_room_of_run(attempt_id: str, size: int) -> None:
+def require_room_of_run(attempt_id: str, size: int) -> None:
     """Raise TooManyRunArtifacts if an attempt may not promise an output of `size` bytes more."""
     limits = settings.DISPATCHER
     used = RunUpload.objects.filter(attempt=attempt_id).aggregate(count=Count("pk"), bytes=Sum("bytes"))

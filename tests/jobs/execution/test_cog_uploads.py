@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +18,7 @@ from django.core.management import call_command
 
 from artifacts.models import Artifact, RunUpload
 from artifacts.refs import ref
+from dispatcher_project.web import cog_uploads as cog_web
 from dispatcher_project.web.cog_uploads import CogUploads
 from foundation.ids import new_id
 from gpus.models import AuditEntry, Pool, Server
@@ -185,6 +189,84 @@ def test_the_files_of_a_run_are_bounded(cog: CogServer, running: Attempt, settin
     assert put(f"{cog.upload_url}/a", of(running), b"a")[0] == 201, "the same one again"
     status, answer = put(f"{cog.upload_url}/b", of(running), b"b")
     assert (status, b"DISPATCHER_RUN_ARTIFACTS" in answer) == (429, True)
+
+
+def after_call(monkeypatch: pytest.MonkeyPatch, name: str) -> Event:
+    """An event that is set once this function of the web has returned."""
+    called, real = Event(), getattr(cog_web, name)
+
+    def call(*args: Any, **more: Any) -> None:
+        real(*args, **more)
+        called.set()
+
+    monkeypatch.setattr(cog_web, name, call)
+    return called
+
+
+def answer_to_head(address: str, attempt: Attempt, length: int) -> bytes:
+    """The answer to an upload of which no byte is sent."""
+    parts = urlsplit(address)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
+        connection.settimeout(30)
+        connection.sendall(_head(address, attempt, length))
+        answer = b""
+        while not answer.endswith(b"}") and (more := connection.recv(65536)):
+            answer += more
+        return answer
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"run_artifact_bytes": 1_000_003}, b"too_many_run_artifacts"),
+        ({"run_artifacts": 1}, b"too_many_run_artifacts"),
+        ({"tenant_artifact_bytes": 1_000_003}, b"artifact_quota_full"),
+        ({"tenant_run_outputs": 1}, b"too_many_run_outputs"),
+    ],
+)
+def test_a_file_over_a_limit_is_refused_before_its_bytes(
+    cog: CogServer, running: Attempt, settings: Any, limits: dict[str, int], code: bytes
+) -> None:
+    assert put(f"{cog.upload_url}/a", of(running))[0] == 201
+    settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
+    answer = answer_to_head(cog.upload_url, running, 1_000_000)
+    assert (b" 429 " in answer.split(b"\r\n")[0], code in answer) == (True, True), answer
+    assert put(f"{cog.upload_url}/a", of(running))[0] == 201, "the same one again takes no room"
+
+
+@pytest.mark.sqlite_only
+def test_files_that_are_arriving_count_for_the_limits_of_their_attempt(
+    cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, run_artifact_bytes=1_500_000)
+    arrived = after_call(monkeypatch, "_add")
+    parts = urlsplit(cog.upload_url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
+        connection.sendall(_head(cog.upload_url, running, 1_400_000) + bytes(1_100_000))
+        assert arrived.wait(30)
+        assert b"too_many_run_artifacts" in answer_to_head(cog.upload_url, running, 200_000)
+        connection.settimeout(30)
+        connection.sendall(bytes(300_000))
+        assert b" 201 " in connection.recv(65536).split(b"\r\n")[0]
+    assert put(f"{cog.upload_url}/b", of(running), bytes(100_000))[0] == 201
+
+
+@pytest.mark.sqlite_only
+def test_files_never_fill_the_temporary_folder(
+    cog: CogServer, running: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    answer = answer_to_head(cog.upload_url, running, 500_001)
+    assert (b" 507 " in answer.split(b"\r\n")[0], b"no_room_for_body" in answer) == (True, True), answer
+    arrived = after_call(monkeypatch, "admit_upload")
+    parts = urlsplit(cog.upload_url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
+        connection.sendall(_head(cog.upload_url, running, 400_000))
+        assert arrived.wait(30)
+        assert b" 507 " in answer_to_head(cog.upload_url, running, 200_000).split(b"\r\n")[0]
+        assert put(f"{cog.upload_url}/small", of(running), bytes(100_000))[0] == 201
+    assert put(f"{cog.upload_url}/a", of(running), bytes(500_000))[0] == 201, "the other one was cut off"
 
 
 def test_a_prediction_may_end_before_its_start_is_committed(
