@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from foundation.database.statements import use_connection
@@ -98,6 +98,20 @@ def one_round_trip() -> Iterator[None]:
     database.ensure_connection()
     with database.wrap_database_errors, database.connection.pipeline():
         yield
+
+
+@contextmanager
+def pipelined_transaction() -> Iterator[None]:
+    """A transaction in two round trips: BEGIN, and all statements with COMMIT, as in `one_round_trip`.
+
+    Around a transaction, a pipeline has three more round trips: psycopg asks whether a transaction is open.
+    Inside another transaction, the block is a part of it and does not commit."""
+    database: Any = connections[DEFAULT_DB_ALIAS]
+    with transaction.atomic(), one_round_trip():
+        yield
+        is_last = not database.savepoint_ids and not database.needs_rollback
+        if is_last and database.vendor == "postgresql" and database.connection.pgconn.pipeline_status:
+            database.connection.cursor().execute("COMMIT")  # Django's finds nothing left to commit
 
 
 class WriteLock:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
 from django.db.backends.signals import connection_created
-from django.db.models import AutoField, Expression, Field, Model, QuerySet
+from django.db.models import AutoField, Expression, F, Field, Func, JSONField, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
@@ -50,6 +51,22 @@ class Value(Expression):
     def column(self, vendor: str) -> Column:
         """Return its column, under the name of the parameter."""
         return column_of(self.output_field, vendor)._replace(name=self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Members to set in the JSON object of a column, which keeps its others. None may be null."""
+
+    of: Mapping[str, Any]
+
+
+class _WithMembers(Func):
+    output_field = JSONField()
+    arg_joiner = " || "
+    template = "%(expressions)s"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="json_patch(%(expressions)s)", arg_joiner=", ")
 
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
@@ -153,13 +170,28 @@ def update(row: Model, fields: Sequence[str]) -> bool:
 
 
 def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
-    """Set these fields of the rows that match `of`; return whether there was one.
+    """Set these fields of the rows that match `of`; return whether there was one. A field's value may be
+    `Members`.
 
     In a pipeline (`foundation.database.connections`) the return value is not known yet."""
     database = this_database()
-    sql, places = update_sql(database.vendor, model, tuple(fields), tuple(of))
-    values = {**{f"to {name}": value for name, value in fields.items()}, **of}
-    return bool(execute(database, sql, fill(places, values, database)))
+    return bool(execute(database, *_change(database, model, fields, of)))
+
+
+def compare_and_set(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
+    """Do as `change`; in a pipeline, wait for the return value."""
+    database = this_database()
+    sql, values = _change(database, model, fields, of)
+    if database.vendor != "postgresql":
+        return bool(execute(database, sql, values))
+    return bool(_fetch(database, f"{sql} RETURNING 1", values))
+
+
+def _change(database: Any, model: type[Model], fields: Mapping[str, Any], of: Mapping[str, Any]) -> Statement:
+    parts = frozenset(name for name, value in fields.items() if type(value) is Members)
+    sql, places = update_sql(database.vendor, model, tuple(fields), tuple(of), parts)
+    values = {f"to {name}": value.of if name in parts else value for name, value in fields.items()}
+    return sql, fill(places, {**values, **of}, database)
 
 
 def insert_all(rows: Sequence[Model]) -> None:
@@ -381,13 +413,19 @@ def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple
 
 @cache
 def update_sql(
-    vendor: str, model: type[Model], fields: tuple[str, ...], of: tuple[str, ...]
+    vendor: str,
+    model: type[Model],
+    fields: tuple[str, ...],
+    of: tuple[str, ...],
+    parts: frozenset[str] = frozenset(),
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return the SQL of `QuerySet.update` on the rows that match `of`, and its parameters."""
+    """Return the SQL of `QuerySet.update` on the rows that match `of`, and its parameters. parts: fields of
+    which `Members` are set."""
     key = model._meta.pk.name
     found = {name: value(model, key if name == "pk" else name, name) for name in of}
     query: Any = model._default_manager.filter(**found).query.chain(UpdateQuery)
-    query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
+    to: dict[str, Any] = {name: value(model, name, f"to {name}") for name in fields}
+    query.add_update_values({**to, **{name: _WithMembers(F(name), to[name]) for name in parts}})
     sql, places = query.get_compiler(connection=this_database()).as_sql()
     return sql, _columns_of(places, vendor)
 

@@ -383,6 +383,41 @@ def test_runs_are_advanced_together_and_an_overtaken_one_does_not_hold_up_the_ot
     assert Job.objects.count() == 6
 
 
+@pytest.mark.parametrize("most", [0, advancer.MAX_MEMBERS], ids=["all states", "changed states"])
+def test_a_step_writes_the_states_that_it_changes(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Of a large run an event writes two states instead of all."""
+    monkeypatch.setattr(advancer, "MAX_MEMBERS", most)
+    others = {f"other_{number}": {**model(), "needs": ["a"]} for number in range(20)}
+    run = theatre.start(
+        {
+            "nodes": {
+                "a": {"human": {"title": "?", "form": {}}},
+                "b": model(),
+                "c": {**model(), "needs": ["b"]},
+                **others,
+            }
+        }
+    )
+    theatre.advance(run)
+    theatre.worker.work("m")
+    wait_for(EndNotice.objects.exists)
+    with CaptureQueriesContext(connection) as queries:
+        theatre.advance(run)
+    assert states(run) == {
+        "a": "running",
+        "b": "completed",
+        "c": "running",
+        **dict.fromkeys(others, "pending"),
+    }
+    [written] = [one["sql"] for one in queries if one["sql"].startswith('UPDATE "workflows_run"')]
+    assert ("other_7" in written) is (most == 0)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert set(states(run).values()) == {"completed", "cancelled"}
+
+
 def test_a_step_starts_so_many_nodes_at_most_over_all_its_runs(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
 import structlog
 from django.conf import settings
-from django.db import transaction
 
 from foundation.database import statements
-from foundation.database.connections import one_round_trip, write_lock
+from foundation.database.connections import pipelined_transaction, write_lock
 from foundation.database.row_codec import new_row
+from foundation.database.statements import Members
 from jobs.domain.errors import DEADLINE_EXCEEDED
 from jobs.models import EndNotice
 from jobs.ports import Ports
@@ -51,6 +50,8 @@ log = structlog.get_logger()
 
 DECIDE_SECONDS = 0.05
 """After so long, the other runs of a transaction are left to the next one."""
+MAX_MEMBERS = 16
+"""Most changed states that are written alone. SQLite sets members one by one, each by a search."""
 _NODE_STATES = {state.value: state for state in NodeState}
 
 
@@ -129,16 +130,15 @@ class Advancer:
             return
         writes = Writes.merged([step.writes for step in steps])
         rows = max(len(writes.jobs), len(steps))
-        with write_lock(rows), ExitStack() as trip, transaction.atomic():
+        with write_lock(rows), pipelined_transaction():
             for step in sorted(steps, key=lambda step: step.run.id):  # one order of locks
                 run = step.run
-                if not statements.change(
+                if not statements.compare_and_set(
                     Run, step.changes, id=run.id, steps=step.seen_steps, state=RunState.RUNNING.value
                 ):
                     raise Overtaken
             if not are_kept((step.run.tenant_id, step.writes) for step in steps):
                 raise Overtaken  # by other runs of the tenant: decided again, a node fails or its map waits
-            trip.enter_context(one_round_trip())  # the other statements and COMMIT
             writes.write(steps[0].now)
             statements.delete_all(EndNotice, [notice.id for step in steps for notice in step.notices])
 
@@ -420,11 +420,12 @@ class _Advance:
         process dies before."""
         run, writes = self.run, self.writes
         self._log(steps)
-        self.changes = {
-            "node_states": steps.states,  # its values are texts
-            "steps": self.seen_steps + 1,
-            "event_seq": run.event_seq,
-        }
+        self.changes = {"steps": self.seen_steps + 1, "event_seq": run.event_seq}
+        keys = {move.key for move in steps.moves} | {start.node.key for start in steps.starts}
+        if len(keys) > MAX_MEMBERS:
+            self.changes["node_states"] = steps.states  # its values are texts
+        elif keys:
+            self.changes["node_states"] = Members({key: steps.states[key] for key in keys})
         if more:
             writes.notices.append(due_notice(run.id, self.now))
         if steps.end is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from foundation.database import statements
-from foundation.database.connections import one_round_trip
+from foundation.database.connections import one_round_trip, pipelined_transaction
 from jobs.models import Event, Job
 from tests.support.factories import make_job
 
@@ -72,6 +73,73 @@ def test_a_pipeline_waits_only_at_its_end(job: Job) -> None:
     insert(job, 1, 2, then=lambda: seen.append(connection.connection.pgconn.pipeline_status))
     assert seen == [psycopg.pq.PipelineStatus.ON]
     assert connection.connection.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+
+
+def insert_pipelined(job: Job, *numbers: int, then: Callable[[], object] = lambda: None) -> None:
+    with pipelined_transaction():
+        for number in numbers:
+            statements.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
+        then()
+
+
+def answers(work: Callable[[], object]) -> int:
+    """Return how often the server said that it is ready: the round trips."""
+    pgconn = connection.connection.pgconn
+    with tempfile.TemporaryFile() as file:
+        pgconn.trace(file.fileno())
+        work()
+        pgconn.untrace()
+        file.seek(0)
+        return file.read().count(b"ReadyForQuery")
+
+
+@only_postgresql
+def test_a_pipelined_transaction_takes_two_round_trips(job: Job) -> None:
+    insert(job, 1)
+    assert answers(lambda: insert_pipelined(job, 2, 3)) == 2, "BEGIN, and all others"
+    assert stored() == [1, 2, 3]
+    assert connection.get_autocommit()
+
+
+def test_a_pipelined_transaction_stores_all_or_none(job: Job) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    insert_pipelined(job, 1)
+    with pytest.raises(IntegrityError):
+        insert_pipelined(job, 2, 1)
+    with pytest.raises(ZeroDivisionError):
+        insert_pipelined(job, 3, then=fail)
+    assert stored() == [1]
+    insert_pipelined(job, 4)
+    assert stored() == [1, 4], "the connection goes on"
+
+
+def test_a_pipelined_transaction_in_another_one_does_not_commit_it(job: Job) -> None:
+    with transaction.atomic():
+        insert_pipelined(job, 1)
+        transaction.set_rollback(True)
+    assert stored() == []
+
+
+def test_a_pipelined_transaction_that_is_to_be_rolled_back_does_not_commit(job: Job) -> None:
+    insert_pipelined(job, 1, then=lambda: transaction.set_rollback(True))
+    assert stored() == []
+
+
+def test_what_waits_for_the_commit_runs_after_it(job: Job) -> None:
+    seen: list[int] = []
+    insert_pipelined(job, 1, then=lambda: transaction.on_commit(lambda: seen.extend(stored())))
+    assert seen == [1]
+
+
+def test_a_compare_and_set_in_a_pipeline_has_its_answer(job: Job) -> None:
+    def is_first(priority: int) -> bool:
+        with pipelined_transaction():
+            return statements.compare_and_set(Job, {"priority": 9}, id=job.id, priority=priority)
+
+    assert is_first(job.priority)
+    assert not is_first(job.priority)
 
 
 @only_postgresql

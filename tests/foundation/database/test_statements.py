@@ -222,6 +222,22 @@ def test_a_change_is_a_compare_and_set() -> None:
     assert not statements.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
 
 
+def test_members_are_set_in_an_object_that_keeps_its_others() -> None:
+    job, other = make_job(metadata={"a": "old", "b": {"c": [1]}}), make_job(metadata={"a": "old"})
+    more = {"priority": 2, "metadata": statements.Members({"a": "ü", "d": 4})}
+
+    assert statements.compare_and_set(Job, more, id=job.id, priority=job.priority)
+    assert not statements.compare_and_set(Job, more, id=job.id, priority=job.priority)
+    assert statements.change(Job, {"metadata": statements.Members({})}, id=job.id)
+    job.refresh_from_db()
+    other.refresh_from_db()
+    assert (job.metadata, job.priority) == ({"a": "ü", "b": {"c": [1]}, "d": 4}, 2)
+    assert other.metadata == {"a": "old"}
+    assert statements.change(Job, {"metadata": {"e": 5}}, id=job.id)
+    job.refresh_from_db()
+    assert job.metadata == {"e": 5}
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, statements.MAX_KEYS + 1])
 def test_rows_are_deleted_by_their_keys_and_no_others(count: int) -> None:
     at = datetime.now(UTC)

@@ -137,15 +137,16 @@ def unique_slot() -> Iterator[None]:
 
 @contextmanager
 def one_writer_per_run() -> Iterator[None]:
-    """An advancer writes its step also where another one has advanced the run meanwhile."""
+    """An advancer writes its step, with all states of nodes as it read them, also where another one has
+    advanced the run meanwhile. Of changed states alone, another one's would stay."""
 
-    def change(model: Any, fields: Any, **of: Any) -> bool:
+    def compare_and_set(model: Any, fields: Any, **of: Any) -> bool:
         return statements.change(
             model, fields, **{name: value for name, value in of.items() if name != "steps"}
         )
 
-    instead = SimpleNamespace(**{**vars(statements), "change": change})
-    with patch.object(advancer, "statements", instead):
+    instead = SimpleNamespace(**{**vars(statements), "compare_and_set": compare_and_set})
+    with patch.object(advancer, "statements", instead), patch.object(advancer, "MAX_MEMBERS", -1):
         yield
 
 
