@@ -122,6 +122,37 @@ def erase_unused(artifact_ids: Iterable[str], now: datetime) -> list[str]:
     return erased
 
 
+def erase_outputs(attempt_ids: Sequence[str], now: datetime) -> list[str]:
+    """Erase what these ended attempts left in the store and no artifact came of, inside a transaction: each
+    output gets a row that is gone, under which `remove_erased` or the sweep removes its object. One that a
+    run of another job has saved too stays. Return the ids of the rows."""
+    mine = {(one.tenant_id, one.sha256): one for one in RunUpload.objects.filter(attempt__in=attempt_ids)}
+    if not mine:
+        return []
+    same = {"tenant_id__in": {key[0] for key in mine}, "sha256__in": {key[1] for key in mine}}
+    live = Artifact.objects.filter(**same, removed_at=None)
+    others = RunUpload.objects.filter(**same).exclude(attempt__in=attempt_ids)
+    kept = {key for rows in (live, others) for key in rows.values_list("tenant_id", "sha256")}
+    rows = [
+        Artifact(
+            id=new_id(now.timestamp()),
+            tenant_id=one.tenant_id,
+            sha256=one.sha256,
+            bytes=one.bytes,
+            state=State.GONE,
+            created_at=one.created_at,
+            stored_at=now,  # a signed PUT of it may still be valid
+            expires_at=now,
+            tombstoned_at=now - TOMBSTONE_TIME + _SWEEP_AFTER,
+        )
+        for key, one in mine.items()
+        if key not in kept
+    ]
+    Artifact.objects.bulk_create(rows, ignore_conflicts=True)
+    RunUpload.objects.filter(attempt__in=attempt_ids).delete()
+    return [row.pk for row in rows]
+
+
 def remove_erased(artifact_ids: Sequence[str], store: Store, now: datetime) -> None:
     """Remove the objects of erased artifacts, at most `ERASED_AT_ONCE`, so that URLs signed before find
     nothing. The sweep removes the others, and those for which the store does not answer."""

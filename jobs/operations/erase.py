@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from artifacts.models import ArtifactUse
-from artifacts.removal import erase_unused, remove_erased
+from artifacts.removal import erase_outputs, erase_unused, remove_erased
 from foundation import json_text
 from foundation.http_api.json_body import read_time
 from foundation.json_text import canonical_json
@@ -69,8 +69,10 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
             callback.body = body_without_data(callback.body)
             callback.save(update_fields=["body"])
         artifacts = erase_artifacts([job_id], now)
+        attempts = Attempt.objects.filter(job_id=job_id).values_list("pk", flat=True)
+        outputs = erase_outputs(list(attempts), now)
         record(by, "erase_job_data", f"job:{job_id}")
-    remove_erased(artifacts, ports.artifact_store, now)
+    remove_erased([*artifacts, *outputs], ports.artifact_store, now)
     return len(artifacts)
 
 

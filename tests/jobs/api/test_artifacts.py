@@ -16,9 +16,12 @@ from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from rest_framework.test import APIClient
 
-from artifacts.models import Artifact, ArtifactUse
+from artifacts.keys import ObjectKey
+from artifacts.models import Artifact, ArtifactUse, RunUpload
+from artifacts.outputs import new_output
 from artifacts.store.contract import NoSuchObject, Store, StoreUnavailable, is_blocked
 from artifacts.store.local import LocalStore
+from foundation.ids import new_id
 from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
@@ -632,6 +635,44 @@ def test_an_erased_artifact_is_denied_at_once_and_can_be_uploaded_again(
     again = upload(acme, store, PNG)
     assert again != one
     assert submit(acme, {"image": {"$artifact": again}}).status_code == 202
+
+
+def attempt_of(job_id: str) -> str:
+    attempt = Attempt.objects.create(
+        id=new_id(),
+        job_id=job_id,
+        number=1,
+        epoch=1,
+        server="gpu-1",
+        slot=0,
+        state="failed",
+        started_at=datetime.now(UTC),
+    )
+    return attempt.pk
+
+
+def test_outputs_of_failed_attempts_are_erased_with_the_job(
+    acme: Account, zimg: ModelConfig, store: Store
+) -> None:
+    jobs = [ended_job(acme, {"n": n}) for n in range(2)]
+    now = datetime.now(UTC)
+    runs = [attempt_of(job_id) for job_id in jobs]
+    saved = {}
+    for attempts, data in ((runs[:1], b"mine"), (runs, b"of both")):
+        for run in attempts:
+            saved[data] = new_output(acme.tenant.pk, run, sha(data), len(data), now=now)
+        store.write(ObjectKey(acme.tenant.pk, sha(data)), len(data), [data])
+    mine, both = (ObjectKey(acme.tenant.pk, one.sha256) for one in saved.values())
+    assert acme.client.delete(f"/api/v1/queue/jobs/{jobs[0]}/data").json()["artifacts"] == 0
+    left = store.find(mine)
+    assert left is not None
+    assert is_blocked(left)
+    assert store.read(both, 0, 10) == b"of both", "a run of another job has saved it too"
+    assert acme.client.delete(f"/api/v1/queue/jobs/{jobs[1]}/data").status_code == 200
+    left = store.find(both)
+    assert left is not None
+    assert is_blocked(left)
+    assert not RunUpload.objects.filter(attempt=runs[0], sha256=mine.sha256).exists()
 
 
 def test_an_artifact_of_two_jobs_goes_with_the_second_erasure(
