@@ -307,9 +307,9 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
 
 
 def pytest_command(arguments: Sequence[str], *, processes: int | None = None) -> list[str]:
-    """Return pytest's command. processes: default eight above cores, because many tests wait; ``-n`` in the
+    """Return pytest's command. processes: default four above cores, because many tests wait; ``-n`` in the
     arguments overrides it."""
-    count = str(processes or _cores() + 8)
+    count = str(processes or _cores() + 4)
     parallel: tuple[str, ...]
     if any(one.startswith("-n") for one in arguments):
         parallel = ()

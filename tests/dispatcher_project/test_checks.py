@@ -80,10 +80,10 @@ def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path) -> None:
 def test_pytest_uses_all_cores_unless_given_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(sys, "platform", "linux")
-    assert pytest_command(["tests"])[3:7] == ["-p", "tests.support.forked.plugin", "--forks", "16"]
+    assert pytest_command(["tests"])[3:7] == ["-p", "tests.support.forked.plugin", "--forks", "12"]
     assert "--forks" not in pytest_command(["-n0", "tests"])
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert pytest_command(["tests"])[3:7] == ["-n", "16", "--dist", "worksteal"]
+    assert pytest_command(["tests"])[3:7] == ["-n", "12", "--dist", "worksteal"]
     assert "--dist" not in pytest_command(["-n0", "tests"])
 
 

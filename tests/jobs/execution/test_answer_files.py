@@ -487,6 +487,7 @@ def pieces_of(megabytes: int) -> Iterator[bytes]:
     yield b'", "seed": 7}}'
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("megabytes", [40, pytest.param(200, marks=pytest.mark.by_hand)])
 def test_a_large_file_in_an_answer_is_never_whole_in_memory(
     shop_of, server, settings, megabytes: int

@@ -112,12 +112,17 @@ def _take_interrupts() -> None:
 
 
 def _started(folder: Path, *options: str) -> subprocess.Popen[str]:
-    plugins = ("no:django", "no:cacheprovider", "tests.support.forked.plugin")
+    plugins = ("no:cacheprovider", "pytest_timeout", "tests.support.forked.plugin")
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder), "-ra", "--forks=2"]
     return subprocess.Popen(
         [*command, *(f"-p{plugin}" for plugin in plugins), *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # importing those of the gate takes most of the CPU time
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
