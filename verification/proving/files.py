@@ -14,6 +14,9 @@ from verification.proving.clients import WatchedClient
 SHARE = 0.08
 """Share of jobs with a file."""
 MOST_BYTES = 64 * 1024
+PARTS_ABOVE_BYTES = MOST_BYTES // 2
+"""In place of the client's own limit: half of the files go in parts, and each such small one is one part. So
+the store's faults also meet the begin of an upload, its parts and its completion."""
 LONG_RESULT_CHARS = 300_000
 """Of a result that becomes an artifact; half of the jobs with a file have one."""
 _RETRY_SECONDS = 0.5

@@ -28,9 +28,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable
+from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable, artifacts
 from verification.proving.clients import SUBMITS, WatchedClient
-from verification.proving.files import LONG_RESULT_CHARS, file_of, upload
+from verification.proving.files import LONG_RESULT_CHARS, PARTS_ABOVE_BYTES, file_of, upload
 from verification.proving.ledger import Ledger
 from verification.proving.mix import PlannedJob, planned_job
 from verification.proving.run_load import RunLoad
@@ -274,6 +274,7 @@ def _reported_end(job: Any) -> dict[str, Any]:
 
 
 def main() -> None:
+    artifacts.PARTS_ABOVE_BYTES = PARTS_ABOVE_BYTES
     load = Load(json.loads(Path(sys.argv[1]).read_text()))
     sys.stdout.write("{}\n")
     sys.stdout.flush()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.verification.proving.made import JOB, order
 from verification.proving.artifact_records import ArtifactRow, StoredArtifacts, compare_artifacts
-from verification.proving.files import MOST_BYTES, SHARE, file_of
+from verification.proving.files import MOST_BYTES, PARTS_ABOVE_BYTES, SHARE, file_of
 
 ROW = ArtifactRow("a", "artifacts/1/aa", "stored", "aa", 3)
 STORED = StoredArtifacts({"a": ROW}, {(JOB, "a")}, {ROW.key: 3})
@@ -44,4 +44,6 @@ def test_some_jobs_have_a_file_that_follows_from_their_number() -> None:
     files = [file_of(number, 1) for number in range(1000)]
     assert sum(file is not None for file in files) == pytest.approx(1000 * SHARE, rel=0.3)
     assert all(0 < len(file) <= MOST_BYTES for file in files if file is not None)
+    in_parts = [content for content in files if content and len(content) > PARTS_ABOVE_BYTES]
+    assert 0 < len(in_parts) < sum(content is not None for content in files)
     assert file_of(7, 1) == file_of(7, 1)
