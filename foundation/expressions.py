@@ -153,7 +153,7 @@ def expression(text: str) -> Expression:
 
 
 def _why(text: str, error: JMESPathError) -> str:
-    """Return what is wrong, in words: those of the parser are its token types."""
+    """Return the reason of a parser's error in plain words; its own text names token types."""
     if not text.strip():
         return "an expression can't be empty"
     if isinstance(error, IncompleteExpressionError) or getattr(error, "token_type", None) == "EOF":

@@ -24,6 +24,7 @@ from typing import Any
 from django.conf import settings
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
+from foundation.json_paths import pointer
 from foundation.json_text import Bounds, NotReadable, canonical_json, check_bounds
 
 CHEAP_STEPS = 2_000_000
@@ -194,7 +195,7 @@ def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft20201
                 path,
             ) from None
         path, why = _fault(error)
-        place = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
+        place = pointer(path)
         where = f"{place[:_LONGEST_TEXT]}: " if place else ""
         raise SchemaRefused(f"Not a JSON Schema (2020-12): {where}{why[:_LONGEST_TEXT]}", path) from None
     except (ValueError, RecursionError) as error:

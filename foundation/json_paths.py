@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Path = tuple[str | int, ...]
 """Keys and indices from the root."""
 
 
-def pointer(path: Path) -> str:
+def pointer(path: Iterable[object]) -> str:
     """Return a path as a JSON pointer."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 

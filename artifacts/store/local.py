@@ -38,7 +38,7 @@ from artifacts.store.contract import (
 )
 from artifacts.store.folder import TEMPORARY, Folder, Place
 from artifacts.store.names import served_type
-from artifacts.store.parts import BYTES, PartReceiver, make_file, publish, stored_parts
+from artifacts.store.parts import BYTES, PartReceiver, has_one_file, make_file, publish, stored_parts
 from artifacts.store.receiver import Incoming, Receiver
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
@@ -159,7 +159,7 @@ class LocalStore:
         self._require_room(size)
         place, reserve = (PARTS, upload), self._reserve_bytes
         names = self._folder.names(place)
-        if BYTES in names or stored_parts(names):
+        if has_one_file(names):
             return PartReceiver(
                 self._folder, place, number, size, part_bytes=PART_BYTES, reserve_bytes=reserve
             )
@@ -229,7 +229,7 @@ class LocalStore:
             with suppress(ObjectExists):
                 self._publish_parts(key, upload, size)
         except WrongBytes:
-            self._forget(upload)  # nobody knows which part is wrong
+            self._forget(upload)  # the hash of the whole does not tell which part is wrong
             raise
         except NoSuchObject:
             if self.find(key) is None:  # else another request has completed the upload
@@ -240,7 +240,7 @@ class LocalStore:
         if self.find(key) is not None:
             raise ObjectExists("The object is already stored.")
         names = self._folder.names((PARTS, upload))
-        if BYTES in names or stored_parts(names):
+        if has_one_file(names):
             publish(self._folder, (PARTS, upload), key.sha256, _place(key))
             return
         with self.receive(key, size) as receiver:

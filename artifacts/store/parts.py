@@ -50,6 +50,12 @@ def stored_parts(names: Iterable[str]) -> frozenset[int]:
     return frozenset(int(found[1]) for name in names if (found := _STORED.match(name)))
 
 
+def has_one_file(names: Iterable[str]) -> bool:
+    """Return True if the parts of an upload are in one file, by the names in its folder. That is so also once
+    the file has become the object."""
+    return any(name == BYTES or _STORED.match(name) for name in names)
+
+
 def publish(folder: Folder, upload: Place, sha256: str, place: Place) -> None:
     """Check the hash of the file, all of whose parts are stored, and rename it to `place`.
 
@@ -129,18 +135,16 @@ class PartReceiver(Incoming):
             os.close(lock)  # of a request that ended meanwhile
 
     def _is_in_place(self, name: str, descriptor: int) -> bool:
-        try:
-            found = os.stat(name, dir_fd=self._folder_of_upload, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(found, os.fstat(descriptor))
+        found = self._stat(name)
+        return found is not None and os.path.samestat(found, os.fstat(descriptor))
 
     def _has(self, name: str) -> bool:
-        try:
-            os.stat(name, dir_fd=self._folder_of_upload, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._stat(name) is not None
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        with suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=self._folder_of_upload, follow_symlinks=False)
+        return None
 
     def _write(self, data: memoryview, first: int) -> None:
         if self._is_stored:

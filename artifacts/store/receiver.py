@@ -67,7 +67,7 @@ class Incoming(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Forget what is not published. It may be repeated."""
+        """Discard unpublished bytes. A second call has no effect."""
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from django.utils.dateparse import parse_datetime
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from foundation import json_text
+from foundation import json_paths, json_text
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem, validation_problem
 from foundation.names import NAME_PATTERN
 
@@ -86,7 +86,7 @@ def read_json(raw: bytes, escaped: Collection[str] = (), *, what: str = "The bod
 
 def pointer_to(*path: object) -> str:
     """Return a JSON pointer, escaped."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    return json_paths.pointer(path)
 
 
 def _unique_keys(what: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ publishes those that JSON Schema can express.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -18,6 +17,7 @@ from django.utils.deconstruct import deconstructible
 
 from foundation.expressions import ExpressionRefused
 from foundation.foreign_schema import SchemaRefused, compiled
+from foundation.json_paths import pointer
 from foundation.json_places import places
 from foundation.names import NameField
 from gpus.protocol import ModelSpec
@@ -96,7 +96,7 @@ def usable_schema(schema: Any) -> None:
     try:
         compiled(schema)
     except SchemaRefused as refused:
-        raise RuleBroken("invalid_schema", str(refused), pointer=_pointer(refused.path)) from None
+        raise RuleBroken("invalid_schema", str(refused), pointer=pointer(refused.path)) from None
 
 
 MAX_PLACES = 20
@@ -118,10 +118,6 @@ def usable_places(paths: Any) -> None:
             raise RuleBroken(
                 "invalid_output_files", f"{path[:100]!r}: {refused}.", pointer=f"/{at}"
             ) from None
-
-
-def _pointer(path: Iterable[object]) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 _SPAN = (MoreThan(0), MaxValueValidator(MAX_SECONDS))

@@ -13,6 +13,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
+from artifacts.keys import SHA256
 from artifacts.models import ArtifactUse
 from artifacts.removal import erase_outputs, erase_unused, remove_erased
 from foundation import json_text
@@ -28,7 +29,7 @@ from jobs.ports import Ports
 ERASED = "$erased"
 """Name in a payload or result that was erased, with time and hash."""
 _LONGEST_TIME = 40
-_SHA256 = re.compile("[0-9a-f]{64}")
+_SHA256 = re.compile(SHA256)
 
 
 def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_follower: bool = False) -> int:

@@ -13,6 +13,7 @@ from django.conf import settings
 from artifacts.refs import BadRef, TooManyRefs, find_refs
 from artifacts.store.contract import StoreError
 from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, lock_for_use
+from foundation.json_paths import pointer
 from jobs.domain.errors import (
     ArtifactMissing,
     ArtifactRefInvalid,
@@ -50,7 +51,7 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
     try:
         found = find_refs(payload, settings.DISPATCHER.max_artifact_refs)
     except BadRef as bad:
-        raise ArtifactRefInvalid(str(bad), pointer=_pointer(bad.path)) from None
+        raise ArtifactRefInvalid(str(bad), pointer=_POINTER + pointer(bad.path)) from None
     except TooManyRefs as many:
         raise TooManyArtifacts(
             f"A payload may have {many.most} references to artifacts (DISPATCHER_MAX_ARTIFACT_REFS).",
@@ -65,7 +66,9 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
             f"It is unknown whether an upload is complete. {error}", pointer=_POINTER, retry_after_seconds=5.0
         ) from None
     for artifact_id, reason in unusable.items():
-        raise ArtifactMissing(_WHY[reason].format(id=artifact_id), pointer=_pointer(found[artifact_id]))
+        raise ArtifactMissing(
+            _WHY[reason].format(id=artifact_id), pointer=_POINTER + pointer(found[artifact_id])
+        )
     return tuple(found)
 
 
@@ -85,8 +88,3 @@ def refusals_of_removed(
                 refused[index] = ArtifactMissing(_WHY[GONE].format(id=artifact_id), pointer=_POINTER)
                 break
     return refused
-
-
-def _pointer(path: tuple[str | int, ...]) -> str:
-    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in path)
-    return "".join((_POINTER, *(f"/{part}" for part in parts)))

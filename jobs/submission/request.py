@@ -44,6 +44,7 @@ from foundation.http_api.json_body import (
     read_body,
     whole,
 )
+from foundation.json_paths import pointer
 from foundation.json_text import canonical_json, canonical_pieces, is_short
 from gpus.leasing.values import StartsIn
 from gpus.models.model_config import MAX_SECONDS
@@ -469,8 +470,7 @@ def check_payload(
         return
     found = _mismatch(schema, payload, text, checks, processes)
     if found is not None:
-        path = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in found.path)
-        raise PayloadInvalid(found.text, pointer=f"{_POINTER}{path}")
+        raise PayloadInvalid(found.text, pointer=f"{_POINTER}{pointer(found.path)}")
 
 
 def is_slow_check(schema: Schema | None, text: bytes) -> bool:

@@ -29,8 +29,8 @@ def waits_of(tenant_id: int) -> QuerySet[Wait]:
 
 
 def are_kept(steps: Iterable[tuple[int, Writes]]) -> bool:
-    """Return False if the tenants may not have so many more. steps: tenants and what is inserted for them by
-    this transaction, which has locked the rows of its runs."""
+    """Return False if the inserts of this transaction would exceed a limit of a tenant. steps: tenants, and
+    the rows to insert for them. The transaction has locked the rows of its runs."""
     limits, wanted = settings.DISPATCHER, Counter[str]()
     found: dict[str, tuple[QuerySet[Any], int]] = {}
     for tenant_id, writes in steps:

@@ -96,7 +96,7 @@ class EndedNodes:
         self.errors = {job_id: (code, message) for job_id, code, message in _errors(self._jobs_among(bad))}
 
     def runs_again(self, node: Node) -> bool:
-        """Return True if the sub-run of a node was restarted since its end, of which it gives notice anew."""
+        """Return True if the sub-run of a node was restarted after its end. Its next end sends a notice."""
         child = self.child_runs.get(node.id)
         return child is not None and child.state == RunState.RUNNING
 

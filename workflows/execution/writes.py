@@ -15,8 +15,8 @@ from workflows.models import CachedOutput, MapChunk, MapFile, MapState, Node, Ru
 
 
 class Overtaken(Exception):
-    """Another advancer wrote this run meanwhile, an artifact was removed, or other runs of the tenant took
-    its last free places: the step begins anew."""
+    """Another advancer wrote this run meanwhile, an artifact was removed, or other runs of the tenant used up
+    a limit: the step is decided again."""
 
 
 @dataclass

@@ -122,8 +122,9 @@ class Command(TerminalCommand):
         self.report(
             {"nodes": list(plan.nodes), "warnings": document}, f"ok: {counted(len(plan.nodes), 'node')}"
         )
-        for pointer, text in () if self.as_json else warnings.items():
-            self.stderr.write(plain(f"warning: {pointer}: {text}, of {tenant.name}"))
+        if not self.as_json:
+            for pointer, text in warnings.items():
+                self.stderr.write(plain(f"warning: {pointer}: {text}, of {tenant.name}"))
         return None
 
     def _list(self, words: list[str], options: dict[str, Any]) -> int | None:
