@@ -44,6 +44,7 @@ from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.cancelling import cancel_sub_runs
 from workflows.execution.notices import due_notice
+from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.recursion import refuse_recursion
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import end_waits
@@ -357,6 +358,8 @@ def restart_run(
             raise RunErased
         if run.depth == 0:
             _refuse_too_many_runs(run.tenant_id)
+        else:
+            refuse_too_many_sub_runs(run.tenant_id)
         plan = read_definition(run.version.spec)
         if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
             raise UnknownNode(f"There is no node {unknown[0][:64]}.")

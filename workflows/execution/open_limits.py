@@ -1,7 +1,8 @@
 """Limits on the unfinished sub-runs and the open waits of a tenant.
 
 A step counts them when it is decided (`workflows.execution.starts`), and again in the transaction that
-inserts more, under the locks of the limits: steps of other runs do not see its rows before. Its locks come in
+inserts more, under the locks of the limits: steps of other runs do not see its rows before. A restart of a
+sub-run counts under the same lock. Its locks come in
 one order, after those of the runs and before all others, so two steps can't deadlock."""
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from foundation.database.row_limits import free_places, lock_key
+from workflows.domain.errors import TooManyRuns
 from workflows.execution.writes import Writes
 from workflows.models import Run, Wait
 
@@ -26,6 +28,16 @@ def sub_runs_of(tenant_id: int) -> QuerySet[Run]:
 def waits_of(tenant_id: int) -> QuerySet[Wait]:
     """Select the open waits of a tenant's runs."""
     return Wait.objects.filter(answered_at=None, node__run__tenant_id=tenant_id).order_by()
+
+
+def refuse_too_many_sub_runs(tenant_id: int) -> None:
+    """Raise TooManyRuns if the transaction may not begin one more sub-run. It has locked the run's row."""
+    most = settings.DISPATCHER.workflow_sub_runs
+    if free_places(f"sub-runs of {tenant_id}", sub_runs_of(tenant_id), most) <= 0:
+        raise TooManyRuns(
+            f"A tenant may have {most} unfinished sub-runs. Restart this one when others have ended, or "
+            "cancel some."
+        )
 
 
 def are_kept(steps: Iterable[tuple[int, Writes]]) -> bool:

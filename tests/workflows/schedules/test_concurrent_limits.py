@@ -175,3 +175,33 @@ def test_restarts_count_for_the_limit_of_runs(stage: Stage, settings: Any) -> No
     with pytest.raises(Refused) as refused:
         workflow_operations.restart_run(ended.id, ports=stage.ports)
     assert refused.value.code == "too_many_runs"
+
+
+def ended_sub_runs(stage: Stage) -> list[str]:
+    """Return sub-runs that have ended, cancelled."""
+    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    Advancer(stage.ports).advance_together(started("w", {"nodes": {"sub": {"workflow": "film"}}}, stage))
+    subs = Run.objects.filter(depth=1)
+    subs.update(state="cancelled", finished_at=stage.clock.now(), node_states={"a": "cancelled"})
+    return list(subs.values_list("id", flat=True))
+
+
+def test_of_concurrent_restarts_of_sub_runs_one_begins(stage: Stage, settings: Any) -> None:
+    subs = ended_sub_runs(stage)
+    limit(settings, workflow_sub_runs=1)
+
+    def restart(number: int, wait: Callable[[], object]) -> None:
+        wait()
+        workflow_operations.restart_run(subs[number], ports=stage.ports)
+
+    assert at_once(restart) == {"done": 1, "too_many_runs": THREADS - 1}
+    assert Run.objects.filter(depth=1, state="running").count() == 1
+
+
+def test_restarted_sub_runs_do_not_count_for_the_limit_of_runs(stage: Stage, settings: Any) -> None:
+    subs = ended_sub_runs(stage)
+    limit(settings, workflow_runs=1, workflow_sub_runs=1)
+    workflow_operations.restart_run(subs[0], ports=stage.ports)
+    with pytest.raises(Refused, match="may have 1 unfinished sub-runs") as refused:
+        workflow_operations.restart_run(subs[1], ports=stage.ports)
+    assert refused.value.code == "too_many_runs"
