@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
@@ -34,22 +34,22 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--priority",
-        type=whole_number,
+        type=number(int),
         help="1 (first) to 9 (last).",
     )
     parser.add_argument(
         "--deadline-seconds",
-        type=number,
+        type=number(float),
         help="Seconds from the submit, or from `run_at`, after which a job that has not ended fails.",
     )
     parser.add_argument(
         "--start-deadline-seconds",
-        type=number,
+        type=number(float),
         help="The same for a job that has not started; at most `deadline_seconds`.",
     )
     parser.add_argument(
         "--max-run-seconds",
-        type=number,
+        type=number(float),
         help="Longest run of one attempt, between the model's `min_run_seconds` and `max_run_seconds`, "
         "which is the default.",
     )
@@ -67,7 +67,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-retries",
-        type=whole_number,
+        type=number(int),
         help="At most the model's number, which is the default.",
     )
     parser.add_argument(
@@ -87,20 +87,17 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def whole_number(text: str) -> int:
-    """The value of an argument that is a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+def number(kind: type[int | float]) -> Callable[[str], int | float]:
+    """Return a function that reads an argument: a whole number (int), or any (float)."""
 
+    def read(text: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError:
+            name = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {name}, not {text!r}") from None
 
-def number(text: str) -> float:
-    """The value of an argument that is a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+    return read
 
 
 def json_value(text: str) -> Any:

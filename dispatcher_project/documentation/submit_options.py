@@ -20,8 +20,8 @@ _TYPES = {
     "object": "Mapping[str, Any]",
     "array": "Sequence[str]",
 }
-_ARGUMENTS = {"integer": "whole_number", "number": "number"}
-"""Functions of the client's module that read a number, by its type in JSON."""
+_ARGUMENTS = {"integer": "number(int)", "number": "number(float)"}
+"""Expressions of the client's module for functions that read a number, by its type in JSON."""
 _OF_JSON = "; true means 2"
 _WIDTH = 90
 
@@ -99,7 +99,7 @@ def client_module() -> str:
             "import argparse",
             "import json",
             "import sys",
-            "from collections.abc import Mapping, Sequence",
+            "from collections.abc import Callable, Mapping, Sequence",
             "from datetime import datetime",
             "from typing import Any, Literal, TypedDict",
             "",
@@ -115,20 +115,17 @@ def client_module() -> str:
             *(line for option in submit_options() for line in _add_argument(option)),
             "",
             "",
-            "def whole_number(text: str) -> int:",
-            '    """The value of an argument that is a whole number."""',
-            "    try:",
-            "        return int(text)",
-            "    except ValueError:",
-            '        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None',
+            "def number(kind: type[int | float]) -> Callable[[str], int | float]:",
+            '    """Return a function that reads an argument: a whole number (int), or any (float)."""',
             "",
+            "    def read(text: str) -> int | float:",
+            "        try:",
+            "            return kind(text)",
+            "        except ValueError:",
+            '            name = "a whole number" if kind is int else "a number"',
+            '            raise argparse.ArgumentTypeError(f"must be {name}, not {text!r}") from None',
             "",
-            "def number(text: str) -> float:",
-            '    """The value of an argument that is a number."""',
-            "    try:",
-            "        return float(text)",
-            "    except ValueError:",
-            '        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None',
+            "    return read",
             "",
             "",
             "def json_value(text: str) -> Any:",
