@@ -10,35 +10,47 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 Fake = Callable[[Any], Any]
 Scope = dict[str, Any]
 COMPLETED, FAILED, SKIPPED, CANCELLED = "completed", "failed", "skipped", "cancelled"
+MAX_REASON = 500
+"""Most characters of a node's error in that of its run."""
 
 
 class Failure(Exception):
-    """Raised by a fake: the node fails with this message."""
+    """Raised by a fake: the node fails with this message. code: of its error; by default ``run_failed`` of a
+    model, and ``node_failed`` of a workflow; an expired wait has none."""
+
+    def __init__(self, message: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
 class SimulatedNode:
-    """How a node ended. output: JSON; None unless it completed. error: text for people."""
+    """How a node ended. output: JSON; None unless it completed. error: text for people. code: of the
+    error."""
 
     state: str
     output: Any = None
     error: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """How a run ended. calls: node and input of each call of a fake, in the order of the calls."""
+    """How a run ended. calls: node and input of each call of a fake, in the order of the calls. error:
+    ``node``, ``code`` and ``message`` as the node of `on_failure` gets them; None unless it failed."""
 
     state: str
     output: Any
     nodes: Mapping[str, SimulatedNode]
     failed_node: str | None = None
     calls: tuple[tuple[str, Any], ...] = ()
+    error: Mapping[str, Any] | None = None
 
 
 def simulate(
@@ -79,35 +91,48 @@ class _Simulation:
         keys = [key for key in self.definition["nodes"] if key != handler]
         for key in keys:
             self.end_of(key)
-        failed = self.first_failure(keys)
-        output, error = None, ""
-        if failed is None:
+        failed, output = self.first_failures(keys), None
+        error: dict[str, Any] | None = None
+        if failed:
+            error = {"node": failed[0], "code": "node_failed", "message": self.reason(failed)}
+        else:
             try:
-                output = self.resolve(self.definition.get("output"), self.scope())
+                output = self.resolve(self.definition.get("output"), self.scope(), ("output",))
             except _Unresolved as unresolved:
-                error = str(unresolved)
-        if failed is None and not error:
+                error = {"node": None, "code": unresolved.code, "message": unresolved.with_place()}
+        if error is None:
             if handler is not None:
                 self.ends[handler] = SimulatedNode(SKIPPED)
             return SimulatedRun(COMPLETED, output, self.ends, None, tuple(self.calls))
         if handler is not None:
-            about = {"node": failed, "code": "node_failed" if failed else "unresolved_ref", "message": error}
-            self.ends[handler] = self.started(handler, {**self.scope(), "error": about})
-        return SimulatedRun(FAILED, None, self.ends, failed, tuple(self.calls))
+            self.ends[handler] = self.started(handler, {**self.scope(), "error": error})
+        return SimulatedRun(FAILED, None, self.ends, error["node"], tuple(self.calls), error)
 
-    def first_failure(self, keys: list[str]) -> str | None:
-        """Return a node whose failure fails the run: one that failed or never started, unless all nodes that
-        need it run in spite of that. A failed one before one that never started."""
+    def first_failures(self, keys: list[str]) -> list[str]:
+        """Return the nodes whose failure fails the run: those that failed or never started, unless all nodes
+        that need them run in spite of that. Failed ones come before those that never started, each after the
+        nodes that it needs."""
         needing = {key: [other for other in keys if key in self.needs(other)] for key in keys}
         guilty = [
             key
-            for key in keys
+            for key in TopologicalSorter({key: sorted(self.needs(key)) for key in keys}).static_order()
             if self.ends[key].state in (FAILED, CANCELLED)
             and not (
                 needing[key] and all(self.rule(one) in ("all_done", "any_success") for one in needing[key])
             )
         ]
-        return min(guilty, key=lambda key: self.ends[key].state == CANCELLED, default=None)
+        return sorted(guilty, key=lambda key: self.ends[key].state == CANCELLED)
+
+    def reason(self, failed: list[str]) -> str:
+        """Return the message of a run that these nodes fail."""
+        first = self.ends[failed[0]]
+        why = ": ".join(filter(None, [first.code, " ".join(first.error.split())]))
+        why = why if len(why) <= MAX_REASON else f"{why[: MAX_REASON - 1]}…"
+        found = f"{failed[0]} failed: {why}" if why else f"{failed[0]} failed"
+        more = [key for key in failed[1:] if self.ends[key].state == FAILED]
+        if more:
+            found += f" ({len(more)} more {'node' if len(more) == 1 else 'nodes'} failed)"
+        return found
 
     def rule(self, key: str) -> str:
         return self.definition["nodes"][key].get("needs_rule") or "all_success"
@@ -126,21 +151,26 @@ class _Simulation:
     def end_of(self, key: str) -> SimulatedNode:
         """Return the end of a node, after those that it needs."""
         if key not in self.ends:
-            needed = [self.end_of(need).state for need in sorted(self.needs(key))]
+            needed = {need: self.end_of(need).state for need in sorted(self.needs(key))}
             self.ends[key] = self.unmet(key, needed) or self.started(key, self.scope())
         return self.ends[key]
 
-    def unmet(self, key: str, needed: list[str]) -> SimulatedNode | None:
-        rule, bad = self.rule(key), FAILED in needed or CANCELLED in needed
+    def unmet(self, key: str, needed: Mapping[str, str]) -> SimulatedNode | None:
+        """Return the end of a node that its rule keeps from running. needed: the states of what it needs."""
+        bad = [need for need, state in needed.items() if state in (FAILED, CANCELLED)]
+        completed = COMPLETED in needed.values()
         good = {
             "all_done": True,
-            "any_success": COMPLETED in needed,
+            "any_success": completed,
             "none_failed": not bad,
-            "all_success": not bad and COMPLETED in needed,
-        }[rule]
+            "all_success": not bad and completed,
+        }[self.rule(key)]
         if good or not needed:
             return None
-        return SimulatedNode(CANCELLED if bad else SKIPPED)
+        if not bad:
+            return SimulatedNode(SKIPPED)
+        why = f"it needs {bad[0]}, which did not complete"
+        return SimulatedNode(CANCELLED, error=why, code="needs_unmet")
 
     def scope(self) -> Scope:
         outputs = {key: end.output for key, end in self.ends.items()}
@@ -149,34 +179,44 @@ class _Simulation:
     def started(self, key: str, scope: Scope) -> SimulatedNode:
         node = self.definition["nodes"][key]
         try:
-            if node.get("when") and _is_false(_search(node["when"], scope)):
+            if node.get("when") and _is_false(_search(node["when"], scope, "when")):
                 return SimulatedNode(SKIPPED)
             if node.get("map"):
                 return self.mapped(key, node, scope)
             return SimulatedNode(COMPLETED, self.called(key, node, scope))
-        except (_Unresolved, Failure) as error:
-            return SimulatedNode(FAILED, error=str(error))
+        except _Unresolved as error:
+            return SimulatedNode(FAILED, error=error.with_place(), code=error.code)
+        except Failure as failure:
+            return SimulatedNode(FAILED, error=str(failure), code=_code_of(failure, node))
 
     def mapped(self, key: str, node: Mapping[str, Any], scope: Scope) -> SimulatedNode:
         if "count" in node["map"]:
-            count = self.resolve(node["map"]["count"], scope)
+            wanted = "a number of children"
+            count = self.resolve(node["map"]["count"], scope, ("map", "count"))
             items = list(range(count)) if type(count) is int and count >= 0 else None
-            named = [{"index": index} for index in items or ()]
         else:
-            items = self.items(self.resolve(node["map"]["over"], scope))
-            named = [{"item": item, "index": index} for index, item in enumerate(items or ())]
+            wanted = "a list, or an artifact of JSON lines"
+            items = self.items(self.resolve(node["map"]["over"], scope, ("map", "over")))
         if not isinstance(items, list):
-            return SimulatedNode(FAILED, error="not a list")
+            return SimulatedNode(FAILED, error=f"the map needs {wanted}", code="not_a_list")
+        named: list[Scope] = [{"index": index} for index in range(len(items))]
+        if "count" not in node["map"]:
+            named = [{"item": item, "index": index} for index, item in enumerate(items)]
         limit = node["map"].get("fail_at", 1)
         most = max(1, math.ceil(limit * len(items))) if limit < 1 else limit
-        outputs, failed = [], 0
+        outputs, failed, first = list[Any](), 0, ""
         for names in named:
             try:
                 outputs.append(self.called(key, node, {**scope, **names}))
             except (_Unresolved, Failure) as error:
                 failed += 1
+                code = error.code if isinstance(error, _Unresolved) else _code_of(error, node)
+                why = ": ".join(filter(None, [code, str(error)]))
+                if why and failed == 1:
+                    first = f"; {key}[{names['index']}] failed: {why}"
                 if failed >= most:
-                    return SimulatedNode(FAILED, error=str(error))
+                    text = f"{failed} of {len(items)} items failed{first}"
+                    return SimulatedNode(FAILED, error=text, code="map_failed")
                 outputs.append(None)
         return SimulatedNode(COMPLETED, outputs)
 
@@ -191,22 +231,23 @@ class _Simulation:
             try:
                 items += [json.loads(line)] if line.strip() else []
             except ValueError as error:
-                raise Failure(f"line {number}: {error}") from None
+                why = f"line {number}: it is not JSON that can be read: {error}"
+                raise Failure(why, "bad_line") from None
         return items
 
     def called(self, key: str, node: Mapping[str, Any], scope: Scope) -> Any:
         """Return the output of a fake."""
         if "timer" in node:
-            self.resolve(node["timer"], scope)
+            self.resolve(node["timer"], scope, ())
             return None
         if "model" in node:
-            asked = self.resolve(node.get("payload", {}), scope)
+            asked = self.resolve(node.get("payload", {}), scope, ("payload",))
         elif "workflow" in node:
-            asked = self.resolve(node.get("inputs", {}), scope)
+            asked = self.resolve(node.get("inputs", {}), scope, ("inputs",))
         else:
             asked = dict(node.get("human") or node["signal"])
             if "choose_from" in asked:
-                asked["choose_from"] = self.resolve(asked["choose_from"], scope)
+                asked["choose_from"] = self.resolve(asked["choose_from"], scope, ("choose_from",))
         names = [key, node.get("model", ""), node.get("workflow", "")]
         fake = next((self.fakes[name] for name in names if name in self.fakes), None)
         if fake is None:
@@ -218,32 +259,50 @@ class _Simulation:
             raise ValueError(f"the fake of {key} answers {answer!r}, which is none of the choices {choices}")
         return answer
 
-    def resolve(self, template: Any, scope: Scope) -> Any:
+    def resolve(self, template: Any, scope: Scope, path: tuple[object, ...]) -> Any:
+        """Return a template with its references resolved. path: its place in the node, or in the run."""
         if isinstance(template, list):
-            return [self.resolve(part, scope) for part in template]
+            return [self.resolve(part, scope, (*path, index)) for index, part in enumerate(template)]
         if not isinstance(template, dict):
             return template
         if "$literal" in template:
             return template["$literal"]
         if "$ref" not in template:
-            return {name: self.resolve(part, scope) for name, part in template.items()}
-        found = _search(template["$ref"], scope)
+            return {name: self.resolve(part, scope, (*path, name)) for name, part in template.items()}
+        place = "".join(f"/{part}" for part in path)
+        found = _search(template["$ref"], scope, place)
         if found is None and "default" not in template:
-            raise _Unresolved(f"{template['$ref']} selects nothing")
+            raise _Unresolved(f"{template['$ref']} selects nothing, and the reference has no default", place)
         return template["default"] if found is None else found
 
 
 class _Unresolved(Exception):
-    """A reference without a default that selects nothing."""
+    """A reference without a default that selects nothing. place: of it."""
+
+    code = "unresolved_ref"
+
+    def __init__(self, why: str, place: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+    def with_place(self) -> str:
+        return f"{self.place}: {self}"
 
 
-def _search(text: str, scope: Scope) -> Any:
+def _code_of(failure: Failure, node: Mapping[str, Any]) -> str:
+    """Return the code with which the dispatcher fails a node."""
+    if failure.code is not None:
+        return failure.code
+    return "run_failed" if "model" in node else "node_failed" if "workflow" in node else ""
+
+
+def _search(text: str, scope: Scope, place: str) -> Any:
     import jmespath
 
     try:
         return jmespath.search(text, scope)
     except (jmespath.exceptions.JMESPathError, TypeError) as error:
-        raise _Unresolved(f"{text}: {error}") from None
+        raise _Unresolved(str(error) if place == "when" else f"{text}: {error}", place) from None
 
 
 def _is_false(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher_client.workflow_simulation import Failure, simulate
 from foundation.ids import new_id
 from jobs.domain.access import TEXTS
 from jobs.models import Callback, Job
@@ -62,6 +63,51 @@ def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
     theatre.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
     run = failed(theatre, {"below": {"workflow": "sub"}})
     assert run.error_message.startswith(f"below failed: node_failed: deep failed: {FAILED}")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "node"),
+    [
+        ({"a": model(), "b": model(payload=FAULT, needs=["a"])}, "b"),
+        ({"a": model(payload={"x": [{"$ref": "inputs.none"}]}), "b": model(payload=FAULT)}, "a"),
+        ({"b": model(payload=FAULT), "a": model(payload={"x": {"$ref": "inputs.none"}})}, "b"),
+        ({"late": model(needs=["b"], payload=FAULT), "b": model(payload=FAULT)}, "b"),
+        ({"a": model(when="length(inputs.n) > `1`")}, "a"),
+        ({"a": model(map={"over": {"$ref": "inputs.n"}})}, "a"),
+        ({"a": model(map={"count": {"$ref": "inputs.none"}})}, "a"),
+        ({"a": model(map={"count": 2, "max_parallel": 1}, payload={"x": {"$ref": "inputs.none"}})}, "a"),
+        ({"a": model(map={"count": 2, "max_parallel": 1}, payload=FAULT)}, "a"),
+        ({"below": {"workflow": "sub"}}, "below"),
+        ({"a": {"timer": {"seconds": {"$ref": "inputs.none"}}}}, "a"),
+        ({"a": {"human": {"title": "?", "choose_from": {"$ref": "inputs.none"}}}}, "a"),
+        ({"a": model(payload=FAULT), "b": model(needs=["a"], needs_rule="all_done")}, None),
+    ],
+)
+def test_a_simulated_run_has_the_same_error(
+    theatre: Theatre, nodes: dict[str, Any], node: str | None
+) -> None:
+    """As its `on_failure` node gets it."""
+    theatre.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
+    handler = model(payload={"echo": {"$ref": "error"}})
+    spec = {
+        "nodes": {**nodes, "handler": handler},
+        "on_failure": {"node": "handler"},
+        "output": {"x": {"$ref": "inputs.none"}},
+    }
+    theatre.to_end(theatre.start(spec, {"n": 1}))
+
+    def fake(payload: Any) -> Any:
+        if payload.get("fault"):
+            raise Failure("The model failed with RuntimeError.")
+        return {"echo": payload.get("echo")}
+
+    def sub(inputs: Any) -> Any:
+        raise Failure(f"deep failed: {FAILED}")
+
+    found = simulate(spec, {"n": 1}, {"m": fake, "sub": sub})
+    told = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
+    assert (found.error, told["node"]) == (told, node)
+    assert found.nodes["handler"].output == {"echo": told}
 
 
 def test_a_reason_is_bounded_and_tells_no_tenant_what_a_server_said() -> None:

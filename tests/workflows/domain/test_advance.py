@@ -345,6 +345,11 @@ def test_a_random_graph_ends_as_its_naive_reading(
     end = driver.to_end()
     assert str(end.state) == naive.state
     assert end.output == naive.output
+    if naive.error is not None:
+        assert (end.node or None, end.code) == (naive.error["node"], naive.error["code"])
+        begin, of_others = end.detail.partition(" (")[::2] if end.node else (end.detail, "")
+        assert naive.error["message"].startswith(begin)
+        assert naive.error["message"].endswith(of_others)
     assert states(driver) == {key: node.state for key, node in naive.nodes.items()}
     completed = {key: node.output for key, node in naive.nodes.items() if node.output is not None}
     assert {key: output for key, output in driver.outputs.items() if output is not None} == completed
