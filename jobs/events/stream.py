@@ -132,29 +132,29 @@ async def stream_events(
     disconnect = asyncio.ensure_future(until_disconnect(receive))
     now = asyncio.get_running_loop().time
     check_at = now() + CHECK_SECONDS
+    next_events: asyncio.Future[NewEvents | None] | None = None
     try:
         opened = hub.watch(follow.job_id, form.after) if source is None else source(hub, follow)
         async with opened as watch:
             while True:
-                next_events = asyncio.ensure_future(watch.events())
+                # kept until it is done: cancelled, a read in another thread would lose what it has read
+                next_events = next_events or asyncio.ensure_future(watch.events())
+                either: set[asyncio.Future[Any]] = {next_events, disconnect}
                 await asyncio.wait(
-                    {next_events, disconnect},
+                    either,
                     timeout=min(KEEP_ALIVE_SECONDS, max(check_at - now(), 0.0)),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if disconnect.done():
-                    next_events.cancel()
                     return
                 if now() >= check_at:
                     if not await may_follow():
-                        next_events.cancel()
                         break
                     check_at = now() + CHECK_SECONDS
                 if not next_events.done():
-                    next_events.cancel()
                     await _send(send, form.keep_alive)
                     continue
-                news = next_events.result()
+                news, next_events = next_events.result(), None
                 if news is None:
                     break
                 for event in news.events:
@@ -165,6 +165,8 @@ async def stream_events(
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         disconnect.cancel()
+        if next_events is not None:
+            next_events.cancel()
 
 
 async def _send(send: Send, chunk: bytes) -> None:
