@@ -137,3 +137,19 @@ class RunUpload(models.Model):
 
     def __str__(self) -> str:
         return f"{self.attempt} {self.artifact}"
+
+
+class ByteChange(models.Model):
+    """A change of the bytes that a tenant's artifacts have; the sum of its changes is what they have, those
+    included whose removal is not complete. Triggers write them (`artifacts/migrations/_byte_changes.py`), and
+    a sweep merges them."""
+
+    id = models.BigAutoField(primary_key=True)
+    tenant_id = models.BigIntegerField()
+    bytes = models.BigIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=["tenant_id", "bytes"], name="byte_change_of_tenant_idx")]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.bytes:+}"

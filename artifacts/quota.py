@@ -1,13 +1,45 @@
-"""The bytes that a tenant's artifacts may have."""
+"""The bytes that a tenant's artifacts have and may have. They are the sum of changes that triggers write, and
+cost the same for any number of artifacts (docs/adr/0051-bytes-of-a-tenant-as-a-sum-of-changes.md)."""
 
 from __future__ import annotations
 
 import hashlib
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models import Count, Sum
 
 from artifacts.errors import ArtifactQuotaFull
+from artifacts.models import ByteChange
+
+_MERGED_AT_ONCE = 1000
+"""Rows of one transaction."""
+
+
+def used_bytes(tenant_id: int) -> int:
+    """Return the bytes of a tenant's artifacts, promised ones included, in the snapshot of this statement."""
+    return ByteChange.objects.filter(tenant_id=tenant_id).aggregate(used=Sum("bytes"))["used"] or 0
+
+
+def merge_changes() -> None:
+    """Replace the changes of each tenant by their sum, so that there are few to add up."""
+    changes = ByteChange.objects.values_list("tenant_id").annotate(rows=Count("pk")).filter(rows__gt=1)
+    for tenant_id, rows in list(changes):
+        left = rows
+        while left > 1 and (merged := _merge_some(tenant_id)) > 1:
+            left -= merged - 1
+
+
+def _merge_some(tenant_id: int) -> int:
+    """Return how many rows."""
+    with transaction.atomic():
+        # locked, so that another merger does not take them too; transactions that write changes lock none
+        rows = ByteChange.objects.filter(tenant_id=tenant_id).select_for_update(skip_locked=True)
+        found = dict(rows.order_by("pk").values_list("pk", "bytes")[:_MERGED_AT_ONCE])
+        ByteChange.objects.filter(pk__in=found).delete()
+        if total := sum(found.values()):
+            ByteChange.objects.create(tenant_id=tenant_id, bytes=total)
+    return len(found)
 
 
 def check_quota(used: int, more: int) -> None:

@@ -16,7 +16,7 @@ from django.db.models import Count, Exists, Max, OuterRef, Sum
 
 from artifacts.errors import ArtifactRefused, TooManyRunOutputs
 from artifacts.models import Artifact, RunUpload
-from artifacts.quota import check_quota, lock_tenant
+from artifacts.quota import check_quota, lock_tenant, used_bytes
 
 OPEN_TIME = timedelta(hours=25)
 """How long an object that no artifact came of is in the store: `unknown_objects` removes it after a day."""
@@ -84,6 +84,4 @@ def _check_room(tenant_id: int, used: Used, more: Used) -> None:
             "the most (DISPATCHER_TENANT_RUN_OUTPUTS)."
         )
     if limits.tenant_artifact_bytes:
-        rows = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None)
-        stored = rows.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-        check_quota(stored + used.bytes, more.bytes)
+        check_quota(used.bytes + used_bytes(tenant_id), more.bytes)

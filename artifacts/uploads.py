@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, Q, Sum
 
 from artifacts.errors import (
     ArtifactBytesDiffer,
@@ -26,7 +25,7 @@ from artifacts.errors import (
     TooManyPromised,
 )
 from artifacts.models import Artifact, RunUpload
-from artifacts.quota import check_quota, lock_tenant
+from artifacts.quota import check_quota, lock_tenant, used_bytes
 from artifacts.reservations import OPEN_TIME, reserved
 from artifacts.store.contract import (
     NoSuchObject,
@@ -190,12 +189,14 @@ def _renewed(row: Artifact, now: datetime, unused_seconds: float | None) -> Arti
 def _check_quota(wanted: Wanted, now: datetime, *, replaces: Artifact | None) -> None:
     """Raise ArtifactQuotaFull or TooManyPromised. replaces: a promise that the new one takes the place of."""
     limits = settings.DISPATCHER
-    rows = Artifact.objects.filter(tenant_id=wanted.tenant_id, removed_at=None)
+    # in this order: an output that becomes an artifact meanwhile counts twice, not never
+    used = reserved(wanted.tenant_id, now).bytes + used_bytes(wanted.tenant_id)
+    promised = Artifact.objects.filter(tenant_id=wanted.tenant_id, removed_at=None, state=State.PROMISED)
     if replaces is not None:
-        rows = rows.exclude(pk=replaces.pk)
-    used = rows.aggregate(bytes=Sum("bytes"), promised=Count("pk", filter=Q(state=State.PROMISED)))
-    check_quota((used["bytes"] or 0) + reserved(wanted.tenant_id, now).bytes, wanted.bytes)
-    if used["promised"] >= limits.tenant_promised_artifacts:
+        used -= replaces.bytes
+        promised = promised.exclude(pk=replaces.pk)
+    check_quota(used, wanted.bytes)
+    if promised.count() >= limits.tenant_promised_artifacts:
         raise TooManyPromised(
             f"{limits.tenant_promised_artifacts} uploads are promised and not complete, the most at once "
             "(DISPATCHER_TENANT_PROMISED_ARTIFACTS). Complete or delete some."

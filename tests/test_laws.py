@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from artifacts.models import Artifact, ArtifactUse
+from artifacts.models import Artifact, ArtifactUse, ByteChange
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
@@ -173,3 +173,10 @@ def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
         file.write_bytes(b"mixture")
     assert laws(running) == ([] if break_it == "nothing" else ["(13)"])
     assert laws(running, drained=False) == []
+
+
+def test_13_a_tenants_bytes_are_counted_wrongly(running: World) -> None:
+    change = ByteChange.objects.create(tenant_id=running.tenant.pk, bytes=5)
+    assert laws(running) == ["(13)"]
+    change.delete()
+    assert laws(running) == []

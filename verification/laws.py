@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, OuterRef, Subquery, Sum
+from django.db.models.functions import Coalesce
 
-from artifacts.models import Artifact, ArtifactUse
+from artifacts.models import Artifact, ArtifactUse, ByteChange
 from artifacts.store.contract import NoSuchObject
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
@@ -23,7 +24,7 @@ from gpus.leasing.values import SlotView
 from gpus.models import ModelConfig, Server
 from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.domain.states import FINAL_JOB_STATES, JOB_MOVES, JobState
-from jobs.models import Attempt, Callback, Event, Job, PurgeLedger, Rollup, SweepRun
+from jobs.models import Attempt, Callback, Event, Job, PurgeLedger, Rollup, SweepRun, Tenant
 from jobs.ports import Ports
 from jobs.reports.rollups import CLOSE, CURSOR, DAY, HOUR
 from jobs.sweeps.cancelling import slot_proof
@@ -277,8 +278,25 @@ def _conserved(accepted: int | None) -> Iterator[str]:
         yield f"(8) {accepted} jobs were accepted; {states} and {purged} purged are accounted for"
 
 
+def _counted_bytes() -> Iterator[str]:
+    """One statement, hence one snapshot: sweeps may go on."""
+    live = Artifact.objects.filter(tenant_id=OuterRef("pk"), removed_at=None)
+    changes = ByteChange.objects.filter(tenant_id=OuterRef("pk"))
+    sums = [
+        Coalesce(Subquery(rows.values("tenant_id").annotate(sum=Sum("bytes")).values("sum")), 0)
+        for rows in (live, changes)
+    ]
+    for name, has, counted in Tenant.objects.annotate(has=sums[0], counted=sums[1]).values_list(
+        "name", "has", "counted"
+    ):
+        if has != counted:
+            yield f"(13) the artifacts of {name} have {has} bytes, and {counted} are counted"
+
+
 def _artifacts(ports: Ports) -> Iterator[str]:
-    """Law 13: the store has the bytes of each artifact that a final job uses, and their hash matches."""
+    """Law 13: the store has the bytes of each artifact that a final job uses, and their hash matches. The
+    bytes that count for a tenant are those of its artifacts."""
+    yield from _counted_bytes()
     users: dict[str, str] = {artifact_id: job_id for job_id, artifact_id in _used_artifacts()}
     for row in Artifact.objects.filter(id__in=sorted(users)):
         job_id = users[row.pk]

@@ -2,12 +2,13 @@
 
 They get a tombstone, and are removed an hour later if they are still unused; a new use clears the tombstone.
 Interrupted removals are finished. The rows of removed ones stay for the retention time, with their hashes.
-Paused while clocks disagree, and without the store.
+Paused while clocks disagree, and without the store. Changes of tenants' bytes are merged at all times.
 """
 
 from __future__ import annotations
 
-from artifacts.models import Artifact, RunUpload
+from artifacts.models import Artifact, ByteChange, RunUpload
+from artifacts.quota import merge_changes
 from artifacts.removal import announce_unused, forget_gone, forget_uploads, remove_announced
 from artifacts.store.contract import StoreError
 from jobs.ports import Ports
@@ -19,11 +20,12 @@ MOST = 2000
 
 
 def is_needed(ports: Ports) -> bool:
-    return Artifact.objects.exists() or RunUpload.objects.exists()
+    return any(kind.objects.exists() for kind in (Artifact, RunUpload, ByteChange))
 
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: announced artifacts. repaired: removed objects, tombstones and forgotten rows."""
+    merge_changes()
     if why := clocks_disagree(ports):
         return why
     now = ports.clock.now()

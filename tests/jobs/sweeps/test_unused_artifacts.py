@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 
 from artifacts import removal
 from artifacts.keys import ObjectKey
-from artifacts.models import Artifact, ArtifactUse
+from artifacts.models import Artifact, ArtifactUse, ByteChange
 from artifacts.store.contract import StoreUnavailable
 from artifacts.store.local import LocalStore
 from artifacts.uses import lock_for_use
@@ -277,3 +277,15 @@ def test_a_run_is_bounded_and_the_next_one_goes_on(
     for _ in range(2):
         unused_artifacts.sweep(ports)
     assert Artifact.objects.exclude(tombstoned_at=None).count() == 250
+
+
+def test_changes_of_bytes_are_merged_also_while_clocks_disagree(ports: Ports) -> None:
+    for data in (b"a", b"bb", b"ccc"):
+        make_artifact(ports, data)
+    wrong = replace(ports, clock_watch=WrongClocks())
+    unused_artifacts.sweep(wrong)
+    assert ByteChange.objects.get().bytes == 6
+    Artifact.objects.all().delete()
+    assert unused_artifacts.is_needed(ports)
+    unused_artifacts.sweep(wrong)
+    assert not unused_artifacts.is_needed(ports), "nothing is left of a tenant without artifacts"
