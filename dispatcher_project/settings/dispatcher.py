@@ -293,6 +293,9 @@ class DispatcherSettings:
     """A slower transfer, on average after its first minute, is ended."""
     artifact_completions: int = 2
     """Uploads in parts that a web process joins and checks at once; more get 503."""
+    cog_upload_share: float = 0.5
+    """Of the free bytes of the web's temporary folder (`TMPDIR`), the share that files which Cog containers
+    upload may take together; more get 507."""
     max_artifact_bytes: int = 5 * 1024 * 1024 * 1024
     """Largest artifact; a larger one gets 413. S3 takes up to 5 GiB in one piece."""
     max_artifact_refs: int = 1000
@@ -426,6 +429,11 @@ class DispatcherSettings:
             raise ImproperlyConfigured("DISPATCHER_WORKER_SILENT_SECONDS must be more than 0")
         if not self.artifact_days:
             raise ImproperlyConfigured("DISPATCHER_ARTIFACT_DAYS must be more than 0")
+        if not 0 < self.cog_upload_share <= 1:
+            raise ImproperlyConfigured(
+                "DISPATCHER_COG_UPLOAD_SHARE must be more than 0 and at most 1, "
+                f"it is {self.cog_upload_share:g}"
+            )
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be at least 1")
@@ -446,6 +454,9 @@ class DispatcherSettings:
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
+        self._check_addresses()
+
+    def _check_addresses(self) -> None:
         for name in ("callback_networks", "fetched_url_networks"):
             for network in getattr(self, name):
                 try:

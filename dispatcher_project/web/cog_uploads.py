@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from django.conf import settings
 from django.db import connection
 
 from artifacts.keep import HashedFile
@@ -38,8 +39,6 @@ THREADS = 4
 ROW_SECONDS = 5.0
 """How long an upload waits until its attempt is known."""
 _ROW_PAUSE = 0.1
-TEMPORARY_SHARE = 0.5
-"""Of the free bytes of the temporary folder, the share that bodies may take together."""
 Result = TypeVar("Result")
 
 
@@ -66,8 +65,13 @@ class _Bodies:
         taken = sum(one.length for one in self._open)
         written = sum(one.file.bytes for one in self._open)
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        if taken + body.length > TEMPORARY_SHARE * (free + written):
-            raise _no_room("files that GPU servers upload have their share of it")
+        share = settings.DISPATCHER.cog_upload_share
+        most = int(share * (free + written))
+        if taken + body.length > most:
+            raise _no_room(
+                f"files that Cog containers upload may take {most} bytes together, {share:g} of what is free "
+                f"(DISPATCHER_COG_UPLOAD_SHARE); they have {taken}, this one {body.length}"
+            )
         self._open.add(body)
         try:
             yield

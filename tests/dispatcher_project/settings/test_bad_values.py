@@ -24,6 +24,8 @@ from dispatcher_project.settings.dispatcher import read_settings
             r"is at most 3.1536e\+07 \(a year\), it is 1e\+12",
         ),
         ("DISPATCHER_WORKER_SILENT_SECONDS", "0", "must be more than 0"),
+        ("DISPATCHER_COG_UPLOAD_SHARE", "0", "must be more than 0 and at most 1, it is 0"),
+        ("DISPATCHER_COG_UPLOAD_SHARE", "1.1", "must be more than 0 and at most 1, it is 1.1"),
         ("DISPATCHER_TELEMETRY_HOURS", "169", r"is at most 168 \(a week\), it is 169"),
         ("DISPATCHER_LEASE_SECONDS", "10", "DISPATCHER_RENEW_SECONDS must be less than half"),
         ("DISPATCHER_CALLBACK_NETWORKS", "10.0.0.0/99", "DISPATCHER_CALLBACK_NETWORKS: "),

@@ -254,11 +254,13 @@ def test_files_that_are_arriving_count_for_the_limits_of_their_attempt(
 
 @pytest.mark.sqlite_only
 def test_files_never_fill_the_temporary_folder(
-    cog: CogServer, running: Attempt, monkeypatch: pytest.MonkeyPatch
+    cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
     answer = answer_to_head(cog.upload_url, running, 500_001)
     assert (b" 507 " in answer.split(b"\r\n")[0], b"no_room_for_body" in answer) == (True, True), answer
+    assert b"500000 bytes together, 0.5 of what is free (DISPATCHER_COG_UPLOAD_SHARE)" in answer, answer
+    assert b"they have 0, this one 500001" in answer, answer
     arrived = after_call(monkeypatch, "admit_upload")
     parts = urlsplit(cog.upload_url)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
@@ -267,6 +269,9 @@ def test_files_never_fill_the_temporary_folder(
         assert b" 507 " in answer_to_head(cog.upload_url, running, 200_000).split(b"\r\n")[0]
         assert put(f"{cog.upload_url}/small", of(running), bytes(100_000))[0] == 201
     assert put(f"{cog.upload_url}/a", of(running), bytes(500_000))[0] == 201, "the other one was cut off"
+    settings.DISPATCHER = replace(settings.DISPATCHER, cog_upload_share=0.7)
+    assert put(f"{cog.upload_url}/b", of(running), bytes(700_000))[0] == 201
+    assert b"700000 bytes together, 0.7" in answer_to_head(cog.upload_url, running, 700_001)
 
 
 def test_a_prediction_may_end_before_its_start_is_committed(
