@@ -72,6 +72,7 @@ def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
         ({"a": model(payload={"x": [{"$ref": "inputs.none"}]}), "b": model(payload=FAULT)}, "a"),
         ({"b": model(payload=FAULT), "a": model(payload={"x": {"$ref": "inputs.none"}})}, "b"),
         ({"late": model(needs=["b"], payload=FAULT), "b": model(payload=FAULT)}, "b"),
+        ({"late": model(payload=FAULT, needs=["ok"]), "ok": model(), "b": model(payload=FAULT)}, "b"),
         ({"a": model(when="length(inputs.n) > `1`")}, "a"),
         ({"a": model(map={"over": {"$ref": "inputs.n"}})}, "a"),
         ({"a": model(map={"count": {"$ref": "inputs.none"}})}, "a"),
