@@ -133,6 +133,8 @@ def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
     """Law 9: a run is final exactly if all its nodes are, with one final event and, if requested, one
     callback for each of its rounds."""
     run, is_over = rows.run, rows.run.state in _FINAL_RUN
+    if run.step_failures:
+        yield f"(9) a step of run {run.id} raised {run.step_failures} times: {run.step_error}"
     open_states = [key for key, state in run.node_states.items() if state not in _FINAL_NODE]
     if is_over and open_states:
         yield f"(9) run {run.id} is {run.state}, and its nodes {open_states[:5]} have not ended"

@@ -115,8 +115,13 @@ def _erase_rows(run: Run, now: datetime) -> None:
         run.output, run.output_artifact = mark, None
     elif run.output is not None and not is_erased(run.output):
         run.output = erased(run.output, now)
-    run.error_message, run.erase_requested_at = "", run.erase_requested_at or now
-    run.save(update_fields=["inputs", "output", "output_artifact", "error_message", "erase_requested_at"])
+    run.error_message = run.step_error = ""
+    run.erase_requested_at = run.erase_requested_at or now
+    run.save(
+        update_fields=[
+            "inputs", "output", "output_artifact", "error_message", "step_error", "erase_requested_at",
+        ]
+    )  # fmt: skip
     for callback in callbacks_of(run):
         callback.body = body_without_data(callback.body)
         callback.save(update_fields=["body"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from jobs.models import EndNotice
@@ -28,6 +28,16 @@ def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
     for kind, outcome, count in counters.read(Name.NODE_ENDS):
         nodes.add_metric([kind, outcome], count)
     yield nodes
+    failures = CounterMetricFamily(
+        "dispatcher_run_step_failures", "Steps of runs that raised.", labels=["error"]
+    )
+    for _, error, count in counters.read(Name.STEP_FAILURES):
+        failures.add_metric([error], count)
+    yield failures
+    failing = Run.objects.filter(finished_at=None, failing_step=F("steps")).count()
+    yield GaugeMetricFamily(
+        "dispatcher_runs_failing", "Unfinished runs whose next step raises.", value=failing
+    )
     waits = GaugeMetricFamily("dispatcher_waits_open", "Open waits of runs.", labels=["kind"])
     found = dict(
         Wait.objects.filter(answered_at=None).order_by().values_list("kind").annotate(Count("node_id"))

@@ -69,7 +69,9 @@ class Run(models.Model):
     last node whose job's was; erased_at: all is. idempotency_key, fingerprint: of the request that started
     it. event_seq: number of the last event. output_artifact: id of the artifact that has the output as JSON,
     where it is too long for the row; `output` is null then. callback_url: gets a callback at the end of each
-    round; empty: none.
+    round; empty: none. failing_step: value of `steps` at which the next step raised; it counts while both are
+    equal. step_failures: how often in a row; failing_since: from then on; step_retry_at: no sooner again;
+    step_error: for operators.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -109,6 +111,11 @@ class Run(models.Model):
     fingerprint = models.CharField(max_length=64, blank=True, default="")
     depth = models.PositiveSmallIntegerField(default=0)
     event_seq = models.PositiveIntegerField(default=0)
+    failing_step = models.PositiveIntegerField(null=True, blank=True, default=None)
+    step_failures = models.PositiveIntegerField(default=0, db_default=0)
+    failing_since = models.DateTimeField(null=True, blank=True)
+    step_retry_at = models.DateTimeField(null=True, blank=True)
+    step_error = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
         ordering = ["-id"]
@@ -147,6 +154,11 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the next step was tried, and raised."""
+        return self.failing_step is not None and self.failing_step == self.steps
 
 
 def has_live_runs() -> bool:

@@ -70,6 +70,13 @@ class DispatcherSettings:
     node that would start a further one fails."""
     workflow_contained: int = 200
     """Most workflows that a definition may contain, on all levels; they are read when it is stored."""
+    workflow_step_failures: int = 10
+    """If the step that advances a run raises an error that no rule foresees so many times in a row, and for
+    `workflow_step_failure_seconds`, the run fails with `step_failed`. Errors of the database, of Redis and of
+    the artifact store do not count."""
+    workflow_step_failure_seconds: float = 600.0
+    """The least time between the first and the last of these failures. Longer than a rolling upgrade: an old
+    process may fail at a step that a new one can do."""
     workflow_depth: int = 8
     """Deepest nesting of sub-workflows, at most 8."""
     workflow_waits: int = 10_000

@@ -37,6 +37,8 @@ class Name(StrEnum):
     """Ended runs by duration; model: the workflow, code: number of the bucket."""
     NODE_ENDS = "node_ends"
     """Ended nodes of runs; model: the kind, code: the outcome."""
+    STEP_FAILURES = "step_failures"
+    """Steps of runs that raised; code: the class of the error."""
     ADVANCES = "advances"
     """Steps of runs by duration; code: number of the bucket."""
     FIRINGS = "firings"

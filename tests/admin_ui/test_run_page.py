@@ -83,6 +83,19 @@ def test_a_choice_is_answered_by_its_place_and_audited(boss: Client) -> None:
     assert b"does not wait" in send(boss, wait, choice="0").content
 
 
+def test_the_error_of_a_step_that_raises_is_shown(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1, 2])}}, best="running")
+    run.step_error, run.step_failures, run.failing_step = "KeyError: '<b>'", 2, 0
+    run.failing_since = run.step_retry_at = timezone.now()
+    run.save()
+    page = page_of(boss, run)
+    assert "raised 2 times in a row" in page
+    assert "KeyError: &#x27;&lt;b&gt;&#x27;" in page
+    assert "raised 2 errors in a row, and is tried again" in page
+    Run.objects.update(steps=1)
+    assert "KeyError" not in page_of(boss, run)
+
+
 def test_a_form_is_made_from_its_schema(boss: Client) -> None:
     run = make_run({"nodes": {"ask": human(form=FORM)}}, ask="running")
     wait = ask(run, "ask", title="Say", form=FORM)

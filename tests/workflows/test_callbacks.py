@@ -81,11 +81,11 @@ def test_a_run_does_not_end_without_its_callback(theatre: Theatre, monkeypatch: 
     def fail(model: Any, ids: Any) -> None:
         real(model, ids)
         if Callback.objects.exists():
-            raise RuntimeError("the process dies here")
+            raise SystemExit("the process dies here")
 
     run = theatre.start(DEFINITION, {"x": 1}, callback_url="https://hooks.example.com/")
     monkeypatch.setattr(advancing.statements, "delete_all", fail)
-    with pytest.raises(RuntimeError, match="dies"):
+    with pytest.raises(SystemExit, match="dies"):
         theatre.to_end(run)
     run.refresh_from_db()
     assert (run.state, Callback.objects.count()) == ("running", 0)

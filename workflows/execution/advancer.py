@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import chain
 from typing import Any, cast
 
@@ -20,7 +21,6 @@ from foundation.database import statements
 from foundation.database.connections import pipelined_transaction, write_lock
 from foundation.database.row_codec import new_row
 from foundation.database.statements import Members
-from jobs.domain.errors import DEADLINE_EXCEEDED
 from jobs.models import EndNotice
 from jobs.ports import Ports
 from jobs.submission.request import Submitted, outcome_of
@@ -34,6 +34,8 @@ from workflows.execution import cache, reads
 from workflows.execution.callbacks import callback_for
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.counts import RunCounts
+from workflows.execution.failed_steps import end_of_cancelled, is_defect, is_paused, note_failed_step
+from workflows.execution.forced_ends import end_cancelled
 from workflows.execution.long_outputs import keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_limits import are_kept
@@ -77,15 +79,27 @@ class Advancer:
         run_ids: in the order in which they are decided. If another advancer wrote one of several runs
         meanwhile, each is advanced in a transaction of its own.
         """
+        try:
+            return self._advance_together(run_ids)
+        except Exception as error:
+            if not is_defect(error):
+                raise
+            if len(run_ids) == 1:
+                note_failed_step(run_ids[0], error, self.ports)
+                return dict.fromkeys(run_ids, False)
+        return {run_id: self.advance(run_id) for run_id in run_ids}  # one of them raises
+
+    def _advance_together(self, run_ids: Sequence[str]) -> Mapping[str, bool]:
         began = self.ports.clock.monotonic()
         more = dict.fromkeys(run_ids, False)
         found = {run.id: run for run in reads.runs_to_advance(run_ids) if run.state == RunState.RUNNING}
         if over := more.keys() - found.keys():
             more |= {run_id: take_retried(run_id, self.ports) for run_id in retried_among(over)}
             delete_of_ended(over)
-        running = [found[run_id] for run_id in more if run_id in found]
-        steps = self._decide(running)
-        more |= {run.id: True for run in running[len(steps) :]}
+        now = self.ports.clock.now()
+        running = [found[run_id] for run_id in more if run_id in found and not is_paused(found[run_id], now)]
+        steps, left = self._decide(running)
+        more |= dict.fromkeys(left, True)
         if retried := [step for step in steps if step.has_retried]:
             more |= {step.run.id: take_retried(step.run.id, self.ports) or True for step in retried}
             steps = [step for step in steps if step not in retried]
@@ -104,25 +118,33 @@ class Advancer:
         self._count(written, self.ports.clock.monotonic() - began)
         return more
 
-    def _decide(self, runs: Sequence[Run]) -> list[_Advance]:
+    def _decide(self, runs: Sequence[Run]) -> tuple[list[_Advance], list[str]]:
         """Decide a step of each run, in this order, for `DECIDE_SECONDS`: the first ones do not wait for the
-        long steps of others."""
+        long steps of others. Return the steps, and the ids of the runs that it came to no more. A run whose
+        step raises is left out."""
         if not runs:
-            return []
+            return [], []
         notices: dict[str, list[EndNotice]] = {follower_of(run.id): [] for run in runs}
         found = reads.notices_among(list(notices))
         for notice in found:
             notices[notice.followed_by].append(notice)
         steps: list[_Advance] = []
         until = self.ports.clock.monotonic() + DECIDE_SECONDS
-        for run in runs:
+        for place, run in enumerate(runs):
             if steps and self.ports.clock.monotonic() > until:
-                break
+                return steps, [one.id for one in runs[place:]]
             own = notices[follower_of(run.id)]
-            step = _Advance(run, self, own, starts=STARTS - sum(len(one.writes.new_nodes) for one in steps))
-            step.decide(all_read=len(found) < NOTICES)
-            steps.append(step)
-        return steps
+            starts = STARTS - sum(len(one.writes.new_nodes) for one in steps)
+            try:
+                step = _Advance(run, self, own, starts=starts)
+                step.decide(all_read=len(found) < NOTICES)
+            except Exception as error:
+                if not is_defect(error):
+                    raise
+                note_failed_step(run.id, error, self.ports)
+            else:
+                steps.append(step)
+        return steps, []
 
     def _write(self, steps: Sequence[_Advance]) -> None:
         """Write steps in one transaction. Raises Overtaken."""
@@ -165,8 +187,16 @@ class Advancer:
         self.counts.count_step(seconds, chain.from_iterable(nodes))
         for step in steps:
             if step.end is not None:
-                took = (step.now - step.run.created_at).total_seconds()
-                self.counts.count_run(self._name_of(step.run.version_id), step.end.state.value, took)
+                self._count_end(step.run, step.end, step.now)
+
+    def _count_end(self, run: Run, end: RunEnd, now: datetime) -> None:
+        took = (now - run.created_at).total_seconds()
+        self.counts.count_run(self._name_of(run.version_id), end.state.value, took)
+
+    def end_cancelled(self, run_id: str) -> None:
+        """End a cancelled run whose step raises, once nothing of it is under way."""
+        if (ended := end_cancelled(run_id, self.ports)) is not None:
+            self._count_end(*ended, self.ports.clock.now())
 
     def _name_of(self, version_id: int) -> str:
         """Return the name of a version's workflow."""
@@ -243,8 +273,8 @@ class _Advance:
             self._note_ended(node)
             ended.append(end)
         steps = self._decide(ended)
-        if steps.end is not None and steps.end.state is RunState.CANCELLED and self._is_overdue():
-            steps.end = RunEnd(RunState.FAILED, code=DEADLINE_EXCEEDED, detail="the run's deadline passed")
+        if steps.end is not None and steps.end.state is RunState.CANCELLED:
+            steps.end = end_of_cancelled(self.run)
         self.end, self.cancel = steps.end, steps.cancel
         self.has_written = bool(
             self.notices or steps.moves or self.writes.new_nodes or self.writes.files or steps.end
@@ -259,11 +289,6 @@ class _Advance:
             self._prepare(steps, more)
         has_waited = self.starts < STARTS  # for other runs of the transaction
         self.is_due = (self.has_written or has_waited) and steps.end is None and (more or not all_read)
-
-    def _is_overdue(self) -> bool:
-        """Return True if the run ends because of its deadline, not because of a request."""
-        deadline, requested = self.run.deadline_at, self.run.cancel_requested_at
-        return deadline is not None and requested is not None and deadline <= requested
 
     # -- reading notices -------------------------------------------------------------------------------------
 

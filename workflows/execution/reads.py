@@ -16,7 +16,9 @@ CHILDREN = 500
 
 runs_to_advance = ReadAmong(
     (Run, "id"),
-    rows=lambda ids: Run.objects.filter(id__in=ids).defer("inputs", "output", "kept_maps", "error_message"),
+    rows=lambda ids: Run.objects.filter(id__in=ids).defer(
+        "inputs", "output", "kept_maps", "error_message", "failing_since", "step_error"
+    ),
 )
 """Runs without what few steps need; that is read where it is used."""
 

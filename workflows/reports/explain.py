@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from foundation.texts import counted
 from jobs.explain.snapshot import Reason
 from jobs.models import Job
 from jobs.operations.explain_job import explain_job
@@ -40,6 +41,9 @@ def explain_run(run: Run, plan: Plan, graph: Graph, ports: Ports) -> list[RunRea
     if run.state != RunState.RUNNING:
         return [RunReason(run.state, f"The run is over: it {_OVER[run.state]}.")]
     found = []
+    if run.is_failing and run.step_retry_at is not None:
+        text = f"Its next step raised {counted(run.step_failures, 'error')} in a row, and is tried again."
+        found.append(RunReason("step_fails", text, until=run.step_retry_at))
     if run.cancel_requested_at is not None:
         found.append(RunReason("cancelling", "Its cancel was requested: it ends once its jobs have."))
     elif run.paused_at is not None:

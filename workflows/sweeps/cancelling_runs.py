@@ -1,5 +1,5 @@
 """Runs whose cancel was requested, and runs past their deadline: their nodes under way are cancelled, in
-batches."""
+batches. Where the step that ends such a run raises, the run is ended without it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def sweep(ports: Ports) -> SweepCount:
         nonlocal cancelled
         cancelled += cancel_nodes(run, None, ports)
         advance_now(advancer, run.id)
+        advancer.end_cancelled(run.id)
         return True
 
     ending = in_turn(running.exclude(cancel_requested_at=None), MAX_RUNS)

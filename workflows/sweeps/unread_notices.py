@@ -1,10 +1,11 @@
-"""Runs whose hint was lost: their notices of ended nodes wait, or they have not begun."""
+"""Runs whose hint was lost: their notices of ended nodes wait, or they have not begun; and runs whose step
+raised, after a pause."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Value
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat
 
 from jobs.models import EndNotice
@@ -34,13 +35,16 @@ def sweep(ports: Ports) -> SweepCount:
         advance_now(advancer, run.id)
         return True
 
-    return sweep_rows("unread_notices", list(in_turn(_due(before), MAX_RUNS).only("id")), advance)
+    due = _due(before, ports.clock.now())
+    return sweep_rows("unread_notices", list(in_turn(due, MAX_RUNS).only("id")), advance)
 
 
-def _due(before: datetime) -> QuerySet[Run]:
-    """Return the runs with notices older than that, and those that were to begin before."""
-    running = Run.objects.filter(state=RunState.RUNNING.value)
-    begin = Q(steps=0, created_at__lt=before)
+def _due(before: datetime, now: datetime) -> QuerySet[Run]:
+    """Return the runs with notices older than that, those that were to begin before, and those whose failed
+    step is to be tried again; without those that pause after one."""
+    is_failing = Q(failing_step=F("steps"), failing_step__isnull=False)
+    running = Run.objects.filter(~(is_failing & Q(step_retry_at__gt=now)), state=RunState.RUNNING.value)
+    begin = Q(steps=0, created_at__lt=before) | is_failing
     old = EndNotice.objects.filter(at__lt=before)
     if not old.exists():
         return running.filter(begin)

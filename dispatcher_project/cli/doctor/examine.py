@@ -52,6 +52,7 @@ CHECKS: tuple[Check, ...] = (
     stuck.dead_letters,
     workflows.end_notices,
     workflows.stalled_runs,
+    workflows.failing_runs,
     workflows.unanswered,
 )
 _ASK_WORKERS_SECONDS = 1.5

@@ -1,12 +1,12 @@
-"""Checks of runs: end notices that no worker reads, runs in which nothing is under way, and waits without an
-answer."""
+"""Checks of runs: end notices that no worker reads, runs in which nothing is under way or whose step raises,
+and waits without an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, F, OuterRef
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.screen import age
@@ -57,6 +57,20 @@ def stalled_runs(view: View) -> Iterator[Finding]:
         state="running, with no node under way",
         consequence="The sweep `stalled_runs` advances or fails such runs every minute.",
         advice="check beat and the sweeps above, and the log of the sweeps worker",
+    )
+
+
+def failing_runs(view: View) -> Iterator[Finding]:
+    """Running runs whose next step raises."""
+    failing = Run.objects.filter(state=RunState.RUNNING.value, failing_step=F("steps"))
+    yield from _finding(
+        Level.ERROR,
+        "runs",
+        list(failing.order_by("id").values_list("id", flat=True)[: _MAX_READ + 1]),
+        noun="run",
+        state="failing: the step that advances them raises",
+        consequence="It is tried again, and such a run fails after some minutes.",
+        advice="`run_step_failed` in the log, and the run's page, have the error; a cancel ends the run",
     )
 
 

@@ -34,7 +34,12 @@ def start(patient: Patient, definition: Any = ASKS) -> Run:
 
 
 def found(patient: Patient) -> dict[str, Any]:
-    checks = (workflows.end_notices, workflows.stalled_runs, workflows.unanswered)
+    checks = (
+        workflows.end_notices,
+        workflows.stalled_runs,
+        workflows.failing_runs,
+        workflows.unanswered,
+    )
     return {one.check: one for check in checks for one in check(patient.view())}
 
 
@@ -42,6 +47,17 @@ def test_a_fresh_run_has_no_findings(patient: Patient) -> None:
     start(patient)
     assert found(patient) == {}
     assert {one.level for one in patient.findings()} == {Level.OK}
+
+
+def test_a_run_whose_step_raises_is_named(patient: Patient) -> None:
+    run = start(patient)
+    Run.objects.update(step_failures=2, failing_step=run.steps)
+    assert found(patient) == {}, "an earlier step did"
+    run.refresh_from_db()
+    Run.objects.update(failing_step=run.steps)
+    (one,) = found(patient).values()
+    assert (one.check, one.level) == ("runs", Level.ERROR)
+    assert run.id in one.summary
 
 
 def test_an_unanswered_question_is_named_after_a_day(patient: Patient) -> None:

@@ -1,0 +1,360 @@
+"""Steps of runs that raise what no rule foresees: exceptions planted in the code that decides or writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, OperationalError, ProgrammingError
+from django.utils import timezone
+
+from artifacts.store.contract import StoreUnavailable
+from jobs.models import Callback, Job
+from jobs.reports import counters
+from jobs.reports.counters import Name
+from tests.support.waiting import wait_for
+from tests.workflows.theatre import Theatre, model, states
+from verification.workflow_laws import check_runs
+from workflows import operations
+from workflows.domain.states import RunState
+from workflows.execution.advancer import Advancer, _Advance
+from workflows.execution.due_runs import DueRuns
+from workflows.execution.writes import Writes
+from workflows.metrics import collect
+from workflows.models import Node, Run
+from workflows.reports.explain import explain_run
+from workflows.reports.graph import graph_of, plan_of
+from workflows.sweeps import cancelling_runs, stalled_runs, unread_notices
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+LONG = timedelta(hours=1)
+
+
+class Poison:
+    """The steps of these runs raise. tried: their ids, at each try."""
+
+    def __init__(self) -> None:
+        self.run_ids: set[str] = set()
+        self.error: Exception = KeyError("planted \0")
+        self.tried: list[str] = []
+
+    def taste(self, run_id: str) -> None:
+        if run_id in self.run_ids:
+            self.tried.append(run_id)
+            raise self.error
+
+
+@pytest.fixture
+def poison(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
+    """Raised where a step is decided. The runs keep all other laws."""
+    found = Poison()
+    decide = _Advance.decide
+
+    def decided(self: _Advance, *, all_read: bool) -> None:
+        found.taste(self.run.id)
+        decide(self, all_read=all_read)
+
+    monkeypatch.setattr(_Advance, "decide", decided)
+    theatre.keeps_laws = False
+    yield found
+    assert not [one for one in check_runs(theatre.ports, drained=False) if "a step of run" not in one]
+
+
+def limit(settings: Any, failures: int, seconds: float = 600.0) -> None:
+    settings.DISPATCHER = replace(
+        settings.DISPATCHER, workflow_step_failures=failures, workflow_step_failure_seconds=seconds
+    )
+
+
+def pass_pause(run: Run, *, since: timedelta | None = None) -> None:
+    """Let the pause after a failed step be over. since: age of the first failure."""
+    now = timezone.now()
+    Run.objects.filter(id=run.id).update(step_retry_at=now - timedelta(seconds=1))
+    if since is not None:
+        Run.objects.filter(id=run.id).update(failing_since=now - since)
+
+
+def fail_once_more(run: Run, theatre: Theatre, **more: Any) -> Run:
+    pass_pause(run, **more)
+    theatre.advancer.advance(run.id)
+    run.refresh_from_db()
+    return run
+
+
+def fail_until_given_up(run: Run, theatre: Theatre) -> Run:
+    theatre.advancer.advance(run.id)
+    for _ in range(20):
+        if fail_once_more(run, theatre, since=LONG).cancel_requested_at is not None:
+            return run
+    raise AssertionError("the run was not given up")
+
+
+def swept_to_end(run: Run, theatre: Theatre) -> Run:
+    """Run the sweep of cancelled runs until the run has ended."""
+
+    def ended() -> bool:
+        theatre.worker.work("m")
+        cancelling_runs.sweep(theatre.ports)
+        run.refresh_from_db()
+        return run.state != RunState.RUNNING
+
+    wait_for(ended)
+    return run
+
+
+def test_a_failed_step_is_tried_again_after_growing_pauses(theatre: Theatre, poison: Poison) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    poison.run_ids = {run.id}
+    assert theatre.advancer.advance(run.id) is False
+    theatre.advancer.advance(run.id)
+    Run.objects.update(created_at=run.created_at - LONG)
+    assert unread_notices.sweep(theatre.ports).looked == 0, "it pauses"
+    assert len(poison.tried) == 1
+    pauses = []
+    for failures in range(2, 10):
+        pass_pause(run)
+        before = timezone.now()
+        assert unread_notices.sweep(theatre.ports).looked == 1
+        run.refresh_from_db()
+        assert (run.step_failures, len(poison.tried)) == (failures, failures)
+        assert run.step_retry_at is not None
+        pauses.append(round((run.step_retry_at - before).total_seconds()))
+    assert pauses == [2, 4, 8, 16, 32, 64, 120, 120]
+    assert run.step_error.startswith("KeyError: 'planted")
+    assert "test_failing_steps.py" in run.step_error
+    assert counters.read(Name.STEP_FAILURES) == [("", "KeyError", 9)]
+    poison.run_ids = set()
+    pass_pause(run)
+    assert unread_notices.sweep(theatre.ports).looked == 1
+    assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+def test_only_failures_in_a_row_count(theatre: Theatre, poison: Poison) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": model(needs=["a"])}})
+    poison.run_ids = {run.id}
+    theatre.advancer.advance(run.id)
+    assert fail_once_more(run, theatre, since=LONG).step_failures == 2
+    poison.run_ids = set()
+    pass_pause(run)
+    theatre.advance(run)  # another process could do it
+    assert not run.is_failing
+    poison.run_ids = {run.id}
+    theatre.worker.work("m")
+    wait_for(lambda: Job.objects.filter(state="completed").exists())
+    theatre.advancer.advance(run.id)
+    run.refresh_from_db()
+    assert (run.step_failures, run.is_failing) == (1, True)
+    assert run.failing_since is not None
+    assert timezone.now() - run.failing_since < LONG / 2
+
+
+def test_a_run_is_given_up_after_so_many_failures_over_so_many_seconds(
+    theatre: Theatre, poison: Poison, settings: Any
+) -> None:
+    limit(settings, 3, 90.0)
+    theatre.put(
+        "sub", {"nodes": {"a": model(), "b": model(needs=["a"])}, "on_failure": {"running": "finish"}}
+    )
+    handler = model(payload={"echo": {"$ref": "error"}})
+    nodes = {"below": {"workflow": "sub"}, "handler": handler}
+    parent = theatre.start(
+        {"nodes": nodes, "on_failure": {"node": "handler"}}, callback_url="https://hooks.example.com/"
+    )
+    theatre.advance(parent)
+    child = Run.objects.get(depth=1)
+    theatre.advance(child)
+    theatre.worker.work("m")
+    wait_for(lambda: Job.objects.filter(state="completed").exists())
+    poison.run_ids = {child.id}
+    theatre.advancer.advance(child.id)
+    for _ in range(5):
+        fail_once_more(child, theatre)
+    assert (child.step_failures, child.cancel_requested_at) == (6, None), "not for long enough"
+    Run.objects.filter(id=child.id).update(step_failures=1)
+    assert fail_once_more(child, theatre, since=LONG).cancel_requested_at is None, "not often enough"
+    assert fail_once_more(child, theatre, since=LONG).cancel_requested_at is not None
+    swept_to_end(child, theatre)
+    assert (child.state, child.error_code) == (RunState.FAILED, "step_failed")
+    for text in ("KeyError 3 times", "3 failures (DISPATCHER_WORKFLOW_STEP_FAILURES)", "90 seconds (DISP"):
+        assert text in child.error_message
+    assert "planted" not in child.error_message, "it may quote data"
+    assert states(child) == {"a": "completed", "b": "cancelled"}
+    theatre.to_end(parent)
+    assert parent.error_message.startswith("below failed: step_failed: the step that advances the run raised")
+    told = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
+    assert told["message"] == parent.error_message
+    assert Callback.objects.count() == 1
+    # once the defect is mended, a restart keeps what had completed
+    poison.run_ids = set()
+    operations.restart_run(child.id, ports=theatre.ports)
+    theatre.until(child, lambda: child.state != RunState.RUNNING)
+    assert (child.state, Node.objects.filter(run=child, key="a").count()) == (RunState.COMPLETED, 1)
+    theatre.until(parent, lambda: parent.state == RunState.COMPLETED)
+
+
+def test_the_jobs_of_a_run_that_is_given_up_are_cancelled(
+    theatre: Theatre, poison: Poison, settings: Any
+) -> None:
+    limit(settings, 2)
+    ask = {"human": {"title": "?", "form": {}}}
+    nodes = {"a": model(), "b": model(), "ask": ask, "later": model(needs=["a"])}
+    run = theatre.start({"nodes": nodes}, callback_url="https://hooks.example.com/")
+    theatre.advance(run)
+    poison.run_ids = {run.id}
+    fail_until_given_up(run, theatre)
+    cancelling_runs.sweep(theatre.ports)
+    assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
+    swept_to_end(run, theatre)
+    assert (run.state, set(states(run).values())) == (RunState.FAILED, {"cancelled"})
+    assert Callback.objects.count() == 1
+
+
+@pytest.mark.parametrize("broken", ["step", "definition"])
+def test_a_run_whose_step_raises_can_be_cancelled(
+    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    theatre.put("sub", {"nodes": {"a": model()}})
+    run = theatre.start({"nodes": {"a": model(), "sub": {"workflow": "sub"}, "z": model(needs=["a"])}})
+    theatre.advance(run)
+    if broken == "step":
+        poison.run_ids = set(Run.objects.values_list("id", flat=True))
+    else:
+        monkeypatch.setattr(Advancer, "plan", lambda *_: {}["no such definition"])
+    theatre.advancer.advance(run.id)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    swept_to_end(run, theatre)
+    assert (run.state, run.error_code) == (RunState.CANCELLED, "run_cancelled")
+    assert set(states(run).values()) <= {"cancelled", "completed"}
+    assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
+    assert not Job.objects.filter(finished_at=None).exists()
+
+
+def test_a_run_whose_step_raises_fails_at_its_deadline(theatre: Theatre, poison: Poison) -> None:
+    run = theatre.start({"nodes": {"a": model()}}, deadline_seconds=0.001)
+    poison.run_ids = {run.id}
+    swept_to_end(run, theatre)
+    assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
+
+
+def test_a_cancelled_run_does_not_end_before_its_jobs_have(theatre: Theatre, poison: Poison) -> None:
+    run = theatre.start({"nodes": {"a": model(payload={"seconds": 60.0})}})
+    theatre.advance(run)
+    poison.run_ids = {run.id}
+    Run.objects.filter(id=run.id).update(cancel_requested_at=timezone.now())
+    Job.objects.update(cancel_requested_at=timezone.now())  # asked; its run has yet to end
+    theatre.advancer.advance(run.id)
+    theatre.advancer.end_cancelled(run.id)
+    run.refresh_from_db()
+    assert run.state == RunState.RUNNING
+    Job.objects.update(cancel_requested_at=None)
+    assert swept_to_end(run, theatre).state == RunState.CANCELLED
+
+
+@pytest.mark.parametrize("where", ["decide", "write"])
+def test_a_run_whose_step_raises_does_not_keep_others_from_advancing(
+    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(8)]
+    if where == "decide":
+        poison.run_ids = {runs[0].id, runs[5].id}
+    else:
+        write = Writes.write
+
+        def refused(self: Writes, now: Any) -> None:
+            if any(node.run_id in {runs[0].id, runs[5].id} for node in self.new_nodes):
+                raise IntegrityError("planted")
+            write(self, now)
+
+        monkeypatch.setattr(Writes, "write", refused)
+    due = DueRuns(theatre.advancer)
+    due.wake([run.id for run in runs])
+    assert Job.objects.count() == 6
+    failing = Run.objects.filter(step_failures=1).values_list("id", flat=True)
+    assert set(failing) == {runs[0].id, runs[5].id}
+    assert len(due.queue) == 0
+
+
+def test_a_run_whose_step_raises_costs_the_others_no_transaction(
+    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
+    poison.run_ids = {runs[1].id}
+    written = []
+    write = Writes.write
+
+    def counted(self: Writes, now: Any) -> None:
+        written.append(len(self.new_nodes))
+        write(self, now)
+
+    monkeypatch.setattr(Writes, "write", counted)
+    theatre.advancer.advance_together([run.id for run in runs])
+    assert written == [3]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OperationalError("locked"), ProgrammingError("no such column"), StoreUnavailable("away"), OSError()],
+)
+def test_an_outage_does_not_count_as_a_failed_step(
+    theatre: Theatre, poison: Poison, error: Exception
+) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    poison.run_ids, poison.error = {run.id}, error
+    with pytest.raises(type(error)):
+        theatre.advancer.advance(run.id)
+    run.refresh_from_db()
+    assert (run.step_failures, run.failing_step) == (0, None)
+    poison.run_ids = set()
+    assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+def test_a_failing_run_is_not_stalled(theatre: Theatre, poison: Poison) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    Run.objects.update(created_at=run.created_at - LONG)
+    poison.run_ids = {run.id}
+    assert stalled_runs.sweep(theatre.ports).looked == 1
+    run.refresh_from_db()
+    assert (run.state, run.step_failures) == (RunState.RUNNING, 1)
+
+
+def test_a_given_up_run_keeps_the_items_and_answers_that_it_has(
+    theatre: Theatre, poison: Poison, settings: Any
+) -> None:
+    limit(settings, 1, 0.0)
+    node = {**model(payload={"echo": {"$ref": "index"}}), "map": {"count": 4, "max_parallel": 2}}
+    ask = {"human": {"title": "?", "form": {}}}
+    run = theatre.start(
+        {"nodes": {"all": node, "ask": ask}, "output": [{"$ref": "all[*].echo"}, {"$ref": "ask"}]}
+    )
+    theatre.advance(run)
+    theatre.until(run, lambda: Node.objects.filter(index__isnull=False, state="completed").count() >= 1)
+    operations.answer_wait(run, "ask", {"said": 1}, by="ann", ports=theatre.ports)
+    poison.run_ids = {run.id}
+    theatre.advancer.advance(run.id)
+    swept_to_end(run, theatre)
+    assert (run.error_code, states(run)) == ("step_failed", {"all": "cancelled", "ask": "completed"})
+    kept = set(Node.objects.filter(index__isnull=False, state="completed").values_list("index", flat=True))
+    jobs = Job.objects.count()
+    poison.run_ids = set()
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [[0, 1, 2, 3], {"said": 1}])
+    assert Job.objects.count() == jobs + 4 - len(kept)
+
+
+def test_explanation_and_metrics_say_that_the_step_fails(theatre: Theatre, poison: Poison) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    poison.run_ids = {run.id}
+    theatre.advancer.advance(run.id)
+    run.refresh_from_db()
+    plan = plan_of(run)
+    reasons = explain_run(run, plan, graph_of(run, plan), theatre.ports)
+    found = {one.name: one.samples for one in collect(timezone.now(), name_tenants=False)}
+    assert found["dispatcher_runs_failing"][0].value == 1
+    [counted] = found["dispatcher_run_step_failures"]
+    assert (counted.labels, counted.value) == ({"error": "KeyError"}, 1)
+    assert (reasons[0].code, reasons[0].until) == ("step_fails", run.step_retry_at)
+    assert "raised 1 error in a row" in reasons[0].message
