@@ -289,6 +289,8 @@ class TagUsagePages(HistoryAdmin):
     search_help_text = "Exact match: a tag or a tenant."
     ordering = ("-id",)
     sortable_by = ()
+    fields = (("day", "tenant"), ("tag", "completed"), ("failed", "cancelled"), "gpu_time")
+    readonly_fields = ("gpu_time",)
 
     @column("GPU-seconds")
     def gpu_time(self, row: TagUsage) -> str:

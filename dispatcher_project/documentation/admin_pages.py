@@ -37,7 +37,7 @@ _JOB_STATES = ("running", "queued", "completed", "failed")
 def main(arguments: list[str]) -> int:
     """Write `NAME-WIDTH.png` for each page into the folder; exit status 1 where a page is wider than the
     window, 2 where no `up` with its demo fleet runs or there is no browser."""
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m dispatcher_project.documentation.admin_pages FOLDER\n")
         return 2
     data = Path(os.environ.get("DISPATCHER_DATA_DIR", ROOT / "var"))

@@ -215,6 +215,16 @@ def test_a_job_on_a_phone_with_the_dark_theme(web_browser: WebBrowser, works: Wo
         visit.assert_quiet()
 
 
+def test_why_a_job_waits_is_no_wider_than_a_phone(web_browser: WebBrowser, works: Works) -> None:
+    jobs = [make_job(works.model, at=timezone.now()) for _ in range(9)]
+    works.leases.push("zimg", [job.ticket for job in jobs])
+    job = jobs[-1]
+    with web_browser.visit(works.boss, size=PHONE) as visit:
+        page = visit.go(f"/admin/jobs/job/{job.id}/change/")
+        page.wait_for_selector(".steps .mono:has-text('gpu_seconds_ahead')")
+        visit.assert_sound()
+
+
 @pytest.mark.parametrize("phone", ON_A_DESK)
 def test_a_group_of_dead_letters_is_counted_and_retried(
     web_browser: WebBrowser, works: Works, monkeypatch: pytest.MonkeyPatch, phone: bool

@@ -112,6 +112,19 @@ def test_a_run_is_answered_fails_and_is_restarted_on_its_page(
         visit.assert_quiet()
 
 
+def test_the_page_of_a_sub_run_is_no_wider_than_the_window(web_browser: WebBrowser, boss: User) -> None:
+    tenant = make_tenant()
+    nothing = {"nodes": {"never": {"timer": {"seconds": 1}, "when": "`false`"}}}
+    operations.put_definition(tenant.pk, "part", nothing, ports=ports.production_ports())
+    run = start({"nodes": {"part": {"workflow": "part"}}})
+    part = Run.objects.get(parent_node__run=run)
+    advance(part)
+    with web_browser.visit(boss, size=DESK) as visit:
+        page = visit.go(f"/admin/workflows/run/{part.id}/change/")
+        page.wait_for_selector(f".facts dd:has-text('{run.id}')")
+        visit.assert_sound()
+
+
 def test_the_lists_and_the_inbox_are_sound(web_browser: WebBrowser, boss: User) -> None:
     run = start(FILM)
     with web_browser.visit(boss, size=PHONE) as visit:

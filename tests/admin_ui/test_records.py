@@ -15,7 +15,7 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
 from gpus.registry.audit import record
 from gpus.registry.registry import configure_model
 from jobs.callbacks.sending import Outcome
-from jobs.models import Attempt, Callback, Job, ReceiverCircuit, Rollup, Tenant
+from jobs.models import Attempt, Callback, Job, ReceiverCircuit, Rollup, TagUsage, Tenant
 from jobs.reports.rollups import BEGINNING, BOUNDS_SECONDS, EVER, HOUR
 
 from .conftest import FakePorts
@@ -222,3 +222,14 @@ def test_a_rollup_names_its_span_and_its_times(viewer: Client) -> None:
     page = viewer.get(f"/admin/jobs/rollup/{ever.pk}/change/").content.decode()
     assert "<div>up to 100 ms: 3</div><div>longer: 1</div>" in page
     assert "<div>none: 0</div>" in page, "no run times"
+
+
+def test_the_gpu_seconds_of_a_tag_are_rounded(viewer: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    row = TagUsage.objects.create(
+        day=BEGINNING, tenant=tenant, tag="night", completed=20, gpu_seconds=4.155137294999918
+    )
+    page = viewer.get(f"/admin/jobs/tagusage/{row.pk}/change/").content.decode()
+    assert "GPU-seconds" in page
+    assert "4.2" in page
+    assert "4.155" not in page
