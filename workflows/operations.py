@@ -417,7 +417,7 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
     """
     node = Node.objects.filter(run=run, key=key).order_by("-round").first()
     if node is None:
-        raise UnknownNode(f"The run has no node {key[:80]}.")
+        raise UnknownNode(f"The run has no node {key[:80]}. {_open_questions(run)}")
     waits = Wait.objects.select_related("node").filter(node=node, kind=NodeKind.HUMAN.value)
     wait = waits.first()
     if wait is None or wait.answered_at is not None:
@@ -427,11 +427,23 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
     if "choose_from" in wait.options:
         # as JSON: Python takes true for 1
         if canonical_json(answer) not in map(canonical_json, wait.options["choose_from"]):
-            raise AnswerInvalid("The answer is none of the choices.", pointer="/answer")
+            choices = ", ".join(canonical_json(one)[:60] for one in wait.options["choose_from"][:10])
+            more = ", …" if len(wait.options["choose_from"]) > 10 else ""
+            raise AnswerInvalid(f"The answer is none of the choices: {choices}{more}.", pointer="/answer")
     else:
         check_value(wait.options["form"], answer, ports, "/answer")
     if not end_waits([wait], NodeState.COMPLETED, answer, by=by, ports=ports):
         raise NotWaitingForAnswer
+
+
+def _open_questions(run: Run) -> str:
+    """Return which nodes of a run wait for an answer, as a sentence."""
+    open_ones = Wait.objects.filter(node__run=run, kind=NodeKind.HUMAN.value, answered_at=None)
+    keys = list(open_ones.order_by("pk").values_list("node__key", flat=True)[:6])
+    if not keys:
+        return "No node waits for an answer."
+    more = ", …" if len(keys) > 5 else ""
+    return f"These wait for an answer: {', '.join(keys[:5])}{more}."
 
 
 SIGNAL_BATCH = 500

@@ -100,7 +100,8 @@ def run_lines(run: Run, now: datetime) -> list[Text]:
         ),
     ]
     if run.error_code:
-        at = f"{run.error_node}: " if run.error_node else ""
+        is_named = not run.error_node or run.error_message.startswith(f"{run.error_node} ")
+        at = "" if is_named else f"{run.error_node}: "
         text = f": {plain(run.error_message)}" if run.error_message else ""  # an erased run has none
         lines.append(line((f"{at}{run.error_code}{text}", "red"), wraps=True))
     if document["waiting_for"]:
@@ -125,7 +126,7 @@ def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
             lines.append(line(f"ends in: unknown, {unknown}", wraps=True))
         else:
             least = "at least " if unknown else "about "
-            answers = ", after its answers" if ends["answers"] else ""
+            answers = ", without the waits for answers" if ends["answers"] else ""
             text = f"ends in {least}{age(ends['seconds'])}{answers}"
             lines.append(line(text + (f"; {unknown}" if unknown else ""), wraps=True))
     partial = " of its first jobs" if why["cost"]["is_partial"] else ""

@@ -17,6 +17,7 @@ from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.registry.audit import cli_actor
 from gpus.registry.controls import switch_machine, switch_server
+from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 
 POLL_SECONDS = 1.0
@@ -99,6 +100,8 @@ class SwitchCommand(TerminalCommand):
                 if not self.as_json:
                     self.show(table(_HEAD, [_row(run) for run in busy]), "")
             if deadline is not None and time.monotonic() >= deadline:
+                if not self.as_json:
+                    self.print(f"{counted(len(busy), 'job')} still running there after {timeout:g} s")
                 return busy
             time.sleep(POLL_SECONDS)
         if not self.as_json:
@@ -109,8 +112,13 @@ class SwitchCommand(TerminalCommand):
 _HEAD = ("slot", "job", "model", "state", "since")
 
 
+_STATES = {AttemptState.SENT: "running", AttemptState.WAITING: "running, polled"}
+"""What a live attempt does, for people: `waiting` is the worker, not the job."""
+
+
 def _row(run: dict[str, Any]) -> tuple[str, ...]:
-    return run["slot"], run["job_id"], run["model"], run["state"], age(run["seconds"])
+    state = _STATES.get(run["state"], run["state"])
+    return run["slot"], run["job_id"], run["model"], state, age(run["seconds"])
 
 
 def named_servers(names: Sequence[str], *, machine: str | None, everything: bool) -> list[str]:

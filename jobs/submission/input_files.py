@@ -183,7 +183,7 @@ def _marked(payload: Any, fields: FileFields | None, files: InputFiles) -> Itera
             yield _Place(one.path, value, one.media_types)
         elif isinstance(value, dict) and REF in value:
             yield _Place(one.path, None, one.media_types)
-        elif files.uploaded is not None and _is_reference(value):
+        elif _is_reference(value):
             yield _Place(one.path, _part(value[FILE], one.path, files), one.media_types)
 
 
@@ -214,12 +214,16 @@ def _is_reference(value: Any) -> bool:
 
 
 def _part(name: str, path: Path, files: InputFiles) -> LocalFile:
-    uploaded = files.uploaded or {}
-    found = uploaded.get(name)
+    place = f"{_POINTER}{pointer(path)}"
+    if files.uploaded is None:
+        raise FileNotSent(
+            f'{{"{FILE}": …}} refers to a part of a form (multipart/form-data), and the request is none.',
+            pointer=place,
+        )
+    found = files.uploaded.get(name)
     if found is None:
         raise FileNotSent(
-            f"The form has no file {name[:100]!r}; it has {_listed(uploaded)}.",
-            pointer=f"{_POINTER}{pointer(path)}",
+            f"The form has no file {name[:100]!r}; it has {_listed(files.uploaded)}.", pointer=place
         )
     return found
 

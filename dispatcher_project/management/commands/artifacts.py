@@ -176,9 +176,11 @@ def save_artifact(row: Artifact, path: Path, ports: Ports) -> None:
 
 def artifact_row(artifact_id: str) -> Artifact:
     """Return an artifact that is not gone. Raises CommandError."""
-    row = Artifact.objects.filter(pk=artifact_id).exclude(state=Artifact.State.GONE).first()
+    row = Artifact.objects.filter(pk=artifact_id).first()
     if row is None:
         raise CommandError(f"there is no artifact {plain(artifact_id, 40)}")
+    if row.state == Artifact.State.GONE:
+        raise CommandError(f"artifact {row.pk} was removed")
     return row
 
 

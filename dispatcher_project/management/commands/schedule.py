@@ -162,7 +162,9 @@ class Command(TerminalCommand):
             self.print(f"paused{until}{reason}")
         if shown["error"]:
             self.print(f"error: {plain(shown['error']['message'], 200)}")
-        self.print("next: " + (", ".join(one["local"] for one in shown["next"][:3]) or _no_next(shown)))
+        self.print(
+            "next: " + (", ".join(_local(one["local"]) for one in shown["next"][:3]) or _no_next(shown))
+        )
         for message in backlog_of(schedule, ports.clock.now()).messages:
             self.print(message)
         cells = [
@@ -190,7 +192,7 @@ class Command(TerminalCommand):
         if is_paused(schedule, now) and schedule.paused_until is None:
             self.print("paused: nothing is due until it is resumed; if it were resumed now:")
         for one in found:
-            self.print(f"{_time(one.fires_at)} UTC   {one.local.isoformat()}")
+            self.print(f"{_time(one.fires_at)} UTC   {_local(one.local.isoformat())}")
 
     def _trigger(self, options: dict[str, Any], ports: Ports) -> None:
         firing = operations.trigger(self._named(options), by=cli_actor(), ports=ports, operator=cli_actor())
@@ -220,7 +222,7 @@ class Command(TerminalCommand):
         else:
             verb = "would start" if options["dry_run"] else "starts"
             times = f"{_time(done.dues[0])} to {_time(done.dues[-1])}"
-            pace = "" if options["parallel"] else ", one after the other: --parallel does not wait"
+            pace = "" if options["parallel"] else ", one after the other (at once with --parallel)"
             self.print(f"{verb} {counted(len(done.dues), 'due time')}, {times} UTC{pace}")
 
     def _cancel_backfills(self, options: dict[str, Any], ports: Ports) -> None:
@@ -282,6 +284,11 @@ def _no_next(shown: dict[str, Any]) -> str:
 
 def _time(at: datetime | None) -> str:
     return "–" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _local(text: str) -> str:
+    """Return a local time with its offset for people, from ISO 8601."""
+    return text.replace("T", " ")
 
 
 def _read_time(text: str, option: str, now: datetime, *, ahead: bool = False) -> datetime:

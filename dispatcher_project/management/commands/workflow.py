@@ -3,7 +3,7 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,11 @@ class Command(TerminalCommand):
             )
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        version = stored.version
+        version, warnings = stored.version, operations.not_stored(tenant.pk, read_definition(definition))
         document = {**version_json(version), "tenant": tenant.name, "new": stored.is_new}
         said = f"{name} v{version.number}" + ("" if stored.is_new else " has this content already")
-        self.report(document, f"{said}, of {tenant.name}")
+        self.report({**document, "warnings": _listed(warnings)}, f"{said}, of {tenant.name}")
+        self._warn(warnings, tenant.name)
         return None
 
     def _check(self, words: list[str], options: dict[str, Any]) -> int | None:
@@ -118,14 +119,17 @@ class Command(TerminalCommand):
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
         warnings = operations.not_stored(tenant.pk, plan)
-        document = [{"pointer": pointer, "text": text} for pointer, text in warnings.items()]
-        self.report(
-            {"nodes": list(plan.nodes), "warnings": document}, f"ok: {counted(len(plan.nodes), 'node')}"
-        )
+        nodes = [*plan.nodes, *([] if plan.on_failure is None else [plan.on_failure.key])]
+        document = {"nodes": nodes, "warnings": _listed(warnings)}
+        self.report(document, f"ok: {counted(len(nodes), 'node')}")
+        self._warn(warnings, tenant.name)
+        return None
+
+    def _warn(self, warnings: Mapping[str, str], tenant: str) -> None:
+        """Print texts by JSON pointer as warnings."""
         if not self.as_json:
             for pointer, text in warnings.items():
-                self.stderr.write(plain(f"warning: {pointer}: {text}, of {tenant.name}"))
-        return None
+                self.stderr.write(plain(f"warning: {pointer}: {text} (tenant {tenant})"))
 
     def _list(self, words: list[str], options: dict[str, Any]) -> int | None:
         _words(words, "list", least=0, most=0)
@@ -251,7 +255,11 @@ class Command(TerminalCommand):
             self.print(_pretty(ended.output))
         else:
             why = f": {plain(ended.error_code)}: {plain(ended.error_message)}" if ended.error_code else ""
-            self.print(f"{ended.id} {ended.state}{why}; `{command_line(f'run {ended.id}')}` shows more")
+            keys = ", ".join(run_document(ended)["waiting_for"])
+            waits = f", waits for {plain(keys, 100)}" if keys else ""
+            self.print(
+                f"{ended.id} {ended.state}{why}{waits}; `{command_line(f'run {ended.id}')}` shows more"
+            )
         return end_status(ended)
 
 
@@ -274,6 +282,10 @@ def _words(words: list[str], usage: str, *, least: int, most: int) -> tuple[str,
 def _name_in(definition: Any) -> str | None:
     name = definition.get("name") if isinstance(definition, dict) else None
     return name if isinstance(name, str) else None
+
+
+def _listed(warnings: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"pointer": pointer, "text": text} for pointer, text in warnings.items()]
 
 
 def _workflow(name: str, options: dict[str, Any]) -> Workflow:

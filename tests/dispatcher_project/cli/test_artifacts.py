@@ -47,6 +47,8 @@ def test_a_file_is_put_listed_fetched_and_removed(terminal: Terminal, film: Path
     assert (tmp_path / "back").read_bytes() == b"a film"
     assert terminal("artifacts", "rm", artifact_id).status == 0
     assert Artifact.objects.get().state == "gone"
+    again = terminal("artifacts", "get", artifact_id, str(tmp_path / "back"))
+    assert again.said == f"artifact {artifact_id} was removed"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_wait_shows_running_jobs_until_none_is_left(
 
     while_waiting(monkeypatch, switching, finish)
     lines = terminal("drain", "gpu-1", "--wait").said.splitlines()
-    assert lines[2].split()[:3] == ["gpu-1/0", job.id, "m"]
+    assert lines[2].split()[:4] == ["gpu-1/0", job.id, "m", "running"]
     assert lines[-1] == "idle: no job is running there"
 
 
@@ -95,6 +95,8 @@ def test_wait_ends_after_its_timeout(
     world.claim()
     run = terminal("drain", "gpu-1", "--wait", "--timeout", "0.001", "--json")
     assert (run.status, len(run.json["running"])) == (3, 1)
+    late = terminal("drain", "gpu-1", "--wait", "--timeout", "0.001")
+    assert (late.status, late.said.splitlines()[-1]) == (3, "1 job still running there after 0.001 s")
     assert "1 job still running there; --wait waits for them" in terminal("drain", "gpu-1").said
 
 

@@ -152,13 +152,15 @@ def test_a_check_warns_of_sub_workflows_that_are_not_stored(
     parent = tmp_path / "parent.json"
     nodes = {"sub": {"workflow": "choice"}, "old": {"workflow": "choice", "version": 2}}
     parent.write_text(json.dumps({"nodes": nodes}))
-    out, err = StringIO(), StringIO()
-    call_command("workflow", "check", str(parent), stdout=out, stderr=err)
-    assert out.getvalue() == "ok: 2 nodes\n"
-    assert err.getvalue().splitlines() == [
-        "warning: /nodes/sub/workflow: there is no workflow choice yet, of operator",
-        "warning: /nodes/old/workflow: there is no version 2 of the workflow choice yet, of operator",
-    ]
+    for action, said in (("check", "ok: 2 nodes\n"), ("put", "parent v1, of operator\n")):
+        out, err = StringIO(), StringIO()
+        call_command("workflow", action, str(parent), stdout=out, stderr=err)
+        assert out.getvalue() == said
+        assert err.getvalue().splitlines() == [
+            "warning: /nodes/sub/workflow: there is no workflow choice yet (tenant operator)",
+            "warning: /nodes/old/workflow: there is no version 2 of the workflow choice yet "
+            "(tenant operator)",
+        ]
     terminal("workflow", "put", file)
     (warning,) = terminal("workflow", "check", str(parent), "--json").json["warnings"]
     assert warning == {
@@ -199,7 +201,9 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     (open_wait,) = terminal("answer", "--json").json["results"]
     assert (open_wait["run_id"], open_wait["key"]) == (run_id, "best")
     wrong = terminal("answer", run_id, "best", "c")
-    assert (wrong.status, "none of the choices" in wrong.said) == (2, True)
+    assert (wrong.status, 'none of the choices: "a",' in wrong.said) == (2, True), wrong.said
+    misspelt = terminal("answer", run_id, "bset", "b")
+    assert "no node bset. These wait for an answer: best." in misspelt.said
     assert terminal("answer", run_id, "best", "b").said == f"{run_id} best: answered\n"
     assert terminal("answer", run_id, "best", '"b"').status == 2
     assert terminal("answer").said == "nothing waits for an answer\n"
@@ -261,6 +265,9 @@ def test_a_run_is_waited_for(
     late = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.01")
     assert late.status == 3
     assert re.fullmatch(r"\w+ running; `.*run \w+` shows more\n", late.said)
+    while_waiting(monkeypatch, workflow_command, lambda: advance(world))
+    asks = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.3")
+    assert (asks.status, "running, waits for best; " in asks.said) == (3, True), asks.said
 
     def fails() -> None:
         advance(world)
@@ -329,6 +336,16 @@ def test_what_commands_change_is_audited(terminal: Terminal, world: World, file:
     shown = terminal("run", run_id).said
     assert "run_cancelled" in shown
     assert "run_cancelled:" not in shown, "the text is erased"
+
+
+def test_a_failed_run_names_its_node_once(terminal: Terminal, world: World, tmp_path: Path) -> None:
+    parent = tmp_path / "parent.json"
+    parent.write_text(json.dumps({"nodes": {"sub": {"workflow": "nowhere"}}}))
+    terminal("workflow", "put", str(parent))
+    run_id = terminal("workflow", "run", "parent", "--json").json["run_id"]
+    advance(world)
+    failed = "node_failed: sub failed: unknown_workflow: there is no workflow nowhere"
+    assert failed in terminal("run", run_id).said.splitlines()
 
 
 def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is(

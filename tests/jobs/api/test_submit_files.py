@@ -289,6 +289,9 @@ def test_the_same_key_with_another_file_is_another_request(acme: Account) -> Non
 def test_files_and_references_must_match(acme: Account) -> None:
     assert first_error(form(acme, {"a": {"$file": "g"}}, {"f": b"x"})) == (422, "file_not_sent", "/payload/a")
     assert first_error(form(acme, {}, {"f": b"x"})) == (422, "file_unused", "/payload")
+    no_form = submit(acme, {"image": {"$file": "f"}})
+    assert first_error(no_form) == (422, "file_not_sent", "/payload/image")
+    assert "multipart/form-data" in no_form.json()["detail"]
     wrong = form(acme, {"sounds": [{"$file": "f"}]}, {"f": PNG})
     assert first_error(wrong) == (422, "file_type_wrong", "/payload/sounds/0")
     assert not Artifact.objects.exists()
