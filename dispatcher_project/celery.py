@@ -28,7 +28,9 @@ app = Celery(
     amqp="dispatcher_project.celery_transport.broker:Amqp",
     events="dispatcher_project.celery_transport.events:Events",
 )
-app.conf.update(celery_settings(settings.BROKER_URL, sentinel_master=settings.BROKER_SENTINEL_MASTER))
+app.add_defaults(  # read when the first of them is asked for
+    lambda: celery_settings(settings.BROKER_URL, sentinel_master=settings.BROKER_SENTINEL_MASTER)
+)
 
 
 @setup_logging.connect

@@ -22,6 +22,7 @@ from dispatcher_project.supervisor.bootstrap import keep_bytecode
 from dispatcher_project.supervisor.embedded import EmbeddedValkey, find_valkey
 from tests.support.database_copies import original, own_copy
 from tests.support.emptying import delete_rows, end_other_sessions, let_be_emptied
+from tests.support.system.programs import fork_server
 
 keep_bytecode()  # as manage.py does: else each process compiles all that it imports anew
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
@@ -59,7 +60,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Workers that are forked copy one migrated database."""
+    """Workers that are forked copy one migrated database, and have one fork server."""
+    if any(item.get_closest_marker("scenario") for item in session.items):
+        with fork_server():
+            return (yield from _with_original(session))
+    return (yield from _with_original(session))
+
+
+def _with_original(session: pytest.Session) -> Generator[None, object, object]:
     if not _forks(session.config):
         return (yield)
     blocker = session.config.stash[blocking_manager_key]

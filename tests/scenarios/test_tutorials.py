@@ -31,6 +31,7 @@ from tests.support.ports import free_port
 from tests.support.servers.cog_server import CogServer
 from tests.support.servers.llm_server import Behaviour, LlmServer
 from tests.support.shell_blocks import languages, output_of, script_of, shell_blocks
+from tests.support.system import forked_python
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
@@ -116,7 +117,7 @@ def folder(tmp_path: Path, system: System) -> Path:
     """What a reader's clone looks like to the blocks: `manage.py`, `var`, and `python3` with all packages."""
     for python in (tmp_path / "bin/python3", tmp_path / ".venv/bin/python"):
         python.parent.mkdir(parents=True)
-        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{forked_python.__file__}" "$@"\n')
         python.chmod(0o755)
     (tmp_path / "manage.py").symlink_to(ROOT / "manage.py")
     (tmp_path / "var").symlink_to(system.folder)

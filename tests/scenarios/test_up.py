@@ -19,7 +19,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,8 +60,8 @@ OWN_JOBS = 3
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(folder: Path, *options: str, environment: Mapping[str, str]) -> Up:
-        started.append(Up(folder, *options, environment=environment))
+    def start(folder: Path, *options: str, **named: Any) -> Up:
+        started.append(Up(folder, *options, **named))
         return started[-1]
 
     yield start
@@ -75,7 +75,8 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(
     start: Callable[..., Up], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """On the demo fleet, and on models that `up` holds itself. The first start, on the folder of an older
-    version, goes on with its jobs; the second knows the keys and the jobs of the first."""
+    version, goes on with its jobs; the second knows the keys and the jobs of the first. Its processes are
+    forked: that each starts as a program has been seen."""
     folder = tmp_path_factory.mktemp("u") / "var"
     leave_jobs_of_an_older_version(folder)
     assert states(folder) == BEFORE
@@ -106,7 +107,7 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(
     job = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
     up.kill(*holding)
 
-    again = start(folder, environment=environment)
+    again = start(folder, environment=environment, forked=True)
     try:
         later = again.facts()
         assert set(later["pids"]) == PROCESSES

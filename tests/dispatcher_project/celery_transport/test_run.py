@@ -139,7 +139,7 @@ def test_a_run_that_ignores_interrupts_cannot_keep_the_worker_alive(bench: Bench
 
 
 def test_a_gpu_worker_uses_less_than_120_mb(bench: Bench) -> None:
-    worker = bench.start("gpu_worker", "--pool", "zimg")
+    worker = bench.start("gpu_worker", "--pool", "zimg", forked=False)
     status = Path(f"/proc/{worker.pid}/status")
     if not status.exists():
         pytest.skip("no /proc here")

@@ -1,4 +1,4 @@
-"""Programs beside a running system, forked by its `up` (forking_up.py) instead of started by this process."""
+"""Programs of this repository that a fork server starts (fork_server.py), as `subprocess` starts others."""
 
 from __future__ import annotations
 
@@ -8,29 +8,77 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-DOOR_VARIABLE = "FORKING_UP_SOCKET"
-"""Environment variable of `up` with the path of the unix socket where it takes what to start."""
+from dispatcher_project.supervisor.embedded import die_with_parent
+from foundation.program import ROOT
+from verification.proving.clocks import Clocks
+
+DOOR_VARIABLE = "FORK_SERVER_SOCKET"
+"""Environment variable of the tests' processes with the path of the fork server's unix socket."""
 LENGTH = struct.Struct("=i")
 """Of a request, which is JSON; a pid and an exit status are sent alike."""
+_BACKLOG = 64
+_END_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def fork_server() -> Iterator[None]:
+    """One for this process and those that it forks. It imports when the first program is asked for."""
+    with tempfile.TemporaryDirectory(prefix="fork-") as folder:
+        door = f"{folder}/door"
+        shim = Clocks(Path(folder, "clocks"), ()).environment.get("LD_PRELOAD")
+        with socket.create_server(door, family=socket.AF_UNIX, backlog=_BACKLOG) as listener:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.system.fork_server", str(listener.fileno())],
+                cwd=ROOT,
+                env={**os.environ, **({"LD_PRELOAD": shim} if shim else {})},
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                preexec_fn=die_with_parent,  # noqa: PLW1509  (only this thread forks)
+            )
+        os.environ[DOOR_VARIABLE] = door
+        try:
+            yield
+        finally:
+            del os.environ[DOOR_VARIABLE]
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(_END_SECONDS)
+            finally:
+                process.kill()
+                process.wait()
 
 
 class Program:
-    """A process, as `subprocess.Popen` has it. outputs: file descriptors of its standard output and error."""
+    """A process, as `subprocess.Popen` has it. It ends with the process that made this object.
+
+    command: `python manage.py …` or `python -m …`. outputs: file descriptors of its standard output and
+    error. folder: its current directory."""
 
     def __init__(
-        self, door: str, command: Sequence[str], environment: Mapping[str, str], *, outputs: Sequence[int]
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        outputs: Sequence[int],
+        folder: Path = ROOT,
     ) -> None:
         self._command = command
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(door)
-        asked = json.dumps({"command": command, "environment": dict(environment)}).encode()
-        socket.send_fds(self._connection, [LENGTH.pack(len(asked))], outputs)
-        self._connection.sendall(asked)
+        self._connection.connect(os.environ[DOOR_VARIABLE])
+        asked = {"command": command, "environment": dict(environment), "folder": str(folder)}
+        data = json.dumps(asked).encode()
+        with open(os.devnull, "rb") as nothing:
+            socket.send_fds(self._connection, [LENGTH.pack(len(data))], [nothing.fileno(), *outputs])
+        self._connection.sendall(data)
         self.pid = self._read_number()
-        self._exit_code: int | None = None
+        self.returncode: int | None = None
 
     def poll(self) -> int | None:
         with contextlib.suppress(TimeoutError):
@@ -39,14 +87,14 @@ class Program:
 
     def wait(self, seconds: float | None = None) -> int:
         """Return its exit status. Raises TimeoutError."""
-        if self._exit_code is None:
+        if self.returncode is None:
             self._connection.settimeout(seconds)
             try:
-                self._exit_code = self._read_number()
+                self.returncode = self._read_number()
             except BlockingIOError:
                 raise TimeoutError(f"{self._command} runs on after {seconds} s") from None
             self._connection.close()
-        return self._exit_code
+        return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
@@ -57,15 +105,15 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
     def _read_number(self) -> int:
-        """-SIGKILL where `up` is gone: its programs die with it."""
+        """-SIGKILL where the server is gone: its programs die with it."""
         data = self._connection.recv(LENGTH.size)
         return int(LENGTH.unpack(data)[0]) if data else -int(signal.SIGKILL)
 
 
-def output_of(door: str, command: Sequence[str], environment: Mapping[str, str], *, check: bool) -> str:
+def output_of(command: Sequence[str], environment: Mapping[str, str], *, check: bool) -> str:
     """What the program writes to its standard output, once it has ended."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        status = Program(door, command, environment, outputs=(out.fileno(), errors.fileno())).wait(60)
+        status = Program(command, environment, outputs=(out.fileno(), errors.fileno())).wait(60)
         for file in (out, errors):
             file.seek(0)
         assert not (check and status), errors.read().decode()

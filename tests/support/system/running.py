@@ -1,5 +1,5 @@
-"""A dispatcher that runs: `manage.py up` in processes of its own (forking_up.py), with GPU servers of the
-test's own."""
+"""A dispatcher that runs: `manage.py up` in forked processes (forking_up.py), with GPU servers of the test's
+own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,15 +16,13 @@ from typing import IO, Any
 import psycopg
 import redis
 
-from dispatcher_project.supervisor.data_folder import ROOT, DataFolder
-from dispatcher_project.supervisor.embedded import die_with_parent
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.support.database_copies import copy_to_file, create_on_server
 from tests.support.ports import free_port
 from tests.support.processes import is_alive
 from tests.support.system.client import Client
 from tests.support.system.gpu_server import GpuServer
-from tests.support.system.programs import DOOR_VARIABLE, Program, output_of
+from tests.support.system.programs import Program, output_of
 from tests.support.waiting import wait_for
 
 SHORT_WAITS = {
@@ -63,7 +60,6 @@ class System:
             **(environment or {}),
         }
         self._output = folder.parent / f"{folder.name}.out"
-        self._door = str(DataFolder(folder).sockets / "door")
         self._clients: list[Client] = []
         command = [
             sys.executable,
@@ -74,14 +70,8 @@ class System:
             str(folder),
         ]
         with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(free_port())],
-                cwd=ROOT,
-                env={**self.environment, DOOR_VARIABLE: self._door},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
-            )
+            outputs = output.fileno(), output.fileno()
+            self.process = Program([*command, "--port", str(free_port())], self.environment, outputs=outputs)
         try:
             wait_for(lambda: self._says() or self.process.poll() is not None, seconds=180, what="up.json")
             assert self.process.poll() is None, self._output.read_text()
@@ -136,7 +126,7 @@ class System:
 
     def manage(self, *arguments: str, check: bool = True) -> str:
         """What `manage.py` prints, run beside it."""
-        return output_of(self._door, [sys.executable, "manage.py", *arguments], self.environment, check=check)
+        return output_of([sys.executable, "manage.py", *arguments], self.environment, check=check)
 
     def start_worker(self, *arguments: str, data_folder: Path, log: IO[bytes]) -> Program:
         """A GPU worker beside its own, with a data folder of its own, as of another host. It has the
@@ -150,7 +140,7 @@ class System:
             "DJANGO_SECRET_KEY": (self.folder / "secret_key").read_text().strip(),
         }
         command = [sys.executable, "manage.py", "gpu_worker", *arguments]
-        return Program(self._door, command, environment, outputs=(log.fileno(), log.fileno()))
+        return Program(command, environment, outputs=(log.fileno(), log.fileno()))
 
     def logs(self) -> Iterator[tuple[str, str]]:
         """(name, last lines) of `up` and of each child."""

@@ -15,6 +15,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.support.ports import free_port
 from tests.support.processes import is_alive
+from tests.support.system.programs import Program
 from tests.support.waiting import wait_for
 
 LEFT_SECONDS = 10.0
@@ -22,23 +23,32 @@ LEFT_SECONDS = 10.0
 
 
 class Up:
-    """A running `up` on a folder of its own. environment: settings of this one only."""
+    """A running `up` on a folder of its own. environment: settings of this one only. forked: its processes
+    are forked (forking_up.py)."""
 
-    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        forked: bool = False,
+    ) -> None:
         self.folder = folder
         self.output = folder.parent / f"{folder.name}.out"
         self.port = free_port()
-        command = [sys.executable, "manage.py", "up", "--data-dir", str(folder), "--port", str(self.port)]
+        program = ("-m", "tests.support.system.forking_up") if forked else ("manage.py", "up")
+        command = [sys.executable, *program, "--data-dir", str(folder), "--port", str(self.port), *options]
         ours = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
         inherited = {name: value for name, value in os.environ.items() if name not in ours}
+        given = {**inherited, "DISPATCHER_NO_BOOTSTRAP": "1", **(environment or {})}
+        self.process: Program | subprocess.Popen[bytes]
         with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, *options],
-                cwd=ROOT,
-                env={**inherited, "DISPATCHER_NO_BOOTSTRAP": "1", **(environment or {})},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            if forked:
+                self.process = Program(command, given, outputs=(output.fileno(), output.fileno()))
+            else:
+                self.process = subprocess.Popen(
+                    command, cwd=ROOT, env=given, stdout=output, stderr=subprocess.STDOUT
+                )
 
     def facts(self) -> dict[str, Any]:
         """up.json, once it is there."""

@@ -18,6 +18,7 @@ from celery import Celery
 from dispatcher_project.celery_transport.broker import Amqp, register_transports
 from dispatcher_project.settings.celery import celery_settings
 from dispatcher_project.supervisor.data_folder import ROOT
+from tests.support.system.programs import Program
 from tests.support.waiting import wait_for
 
 
@@ -37,7 +38,7 @@ class WorkerBench:
         register_transports()
         self.app = Celery("test", amqp=Amqp, set_as_current=False)
         self.app.conf.update(celery_settings(redis_url))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Program | subprocess.Popen[bytes]] = []
         self.environment = os.environ | {
             "BROKER_URL": broker_url or redis_url,
             "STAND_IN_REDIS": redis_url,
@@ -55,24 +56,20 @@ class WorkerBench:
         self._database.execute("DELETE FROM gpus_pool WHERE name = ?", [name])
         self._database.commit()
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
-        """``gpu_worker …`` or ``queue_worker …``; returns once it takes tasks."""
+    def start(
+        self, *command: str, forked: bool = True, **environment: str
+    ) -> Program | subprocess.Popen[bytes]:
+        """``gpu_worker …`` or ``queue_worker …``; returns once it takes tasks. forked: it has imported more
+        than it needs."""
         ready = self.folder / f"ready-{len(self._processes)}"
+        line = [sys.executable, "-m", "tests.support.system.stand_in", *command, "--ready-file", str(ready)]
+        given = self.environment | environment
+        process: Program | subprocess.Popen[bytes]
         with self.log_file.open("ab") as log:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.support.system.stand_in",
-                    *command,
-                    "--ready-file",
-                    str(ready),
-                ],
-                env=self.environment | environment,
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-            )
+            if forked:
+                process = Program(line, given, outputs=(log.fileno(), log.fileno()))
+            else:
+                process = subprocess.Popen(line, env=given, cwd=ROOT, stdout=log, stderr=log)
         self._processes.append(process)
         wait_for(lambda: ready.exists() or process.poll() is not None, what="ready file")
         assert process.poll() is None, self.log
