@@ -37,15 +37,15 @@ def work(pool: str, host: str | None = None) -> dict[str, Any]:
 
 
 @shared_task(name=wakes.SWEEP, ignore_result=True, send_events=False)
-def sweep(name: str) -> dict[str, Any]:
-    """Run one sweep, or with ``tick`` all that are due; return the counts of each.
+def sweep(name: str) -> None:
+    """Run one sweep, or with ``tick`` all that are due.
 
     Without events, so not in Flower: one each second would push the jobs out of its list. The admin and
     /metrics show their ages.
     """
     from jobs.sweeps.runner import run_sweep
 
-    return run_sweep(name)
+    run_sweep(name)
 
 
 @shared_task(name=wakes.DELIVER, ignore_result=True)

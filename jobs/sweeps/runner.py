@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -169,25 +169,18 @@ def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="sweep", daemon=True).start()
 
 
-def run_sweep(name: str) -> dict[str, Any]:
-    """Run one sweep, or with `tick` all that are due; return their counts as dicts, by name.
-
-    Slow sweeps that a tick started in a thread are missing. Raises KeyError for an unknown name.
-    """
+def run_sweep(name: str) -> None:
+    """Run one sweep, or with `tick` all that are due. Raises KeyError for an unknown name."""
     runner = _of_this_process()
     if name == TICK:
-        return {one: _as_dict(count) for one, count in runner.tick().items()}
-    count = runner.run(name)
-    return {} if count is None else {name: _as_dict(count)}
+        runner.tick()
+    else:
+        runner.run(name)
 
 
 @lru_cache(maxsize=1)
 def _of_this_process() -> Runner:
     return Runner(jobs.ports.production_ports(), Sweeps().entries)
-
-
-def _as_dict(count: SweepCount) -> dict[str, Any]:
-    return {**asdict(count), "notes": list(count.notes)}
 
 
 RECONCILE_EVERY = 5

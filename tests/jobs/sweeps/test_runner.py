@@ -172,14 +172,21 @@ def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> Non
     )
 
 
-def test_sweeps_are_run_by_name_and_return_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(quick=Entry(lambda _: SweepCount(2, 1, 0, ("note",)), 1.0))
+def test_sweeps_are_run_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+
+    def quick(_: Ports) -> SweepCount:
+        runs.append("quick")
+        return SweepCount()
+
+    stage = Stage(quick=Entry(quick, 1.0))
     monkeypatch.setattr(runner, "_of_this_process", lambda: stage.runner)
-    plain = {"quick": {"looked": 2, "repaired": 1, "failed": 0, "notes": ["note"]}}
     with patch("jobs.sweeps.runner.write_runs"):
-        assert runner.run_sweep("tick") == plain
-        assert runner.run_sweep("tick") == {}, "no sweep is due"
-        assert runner.run_sweep("quick") == plain
+        runner.run_sweep("tick")
+        runner.run_sweep("tick")
+        assert runs == ["quick"], "no sweep is due in the second tick"
+        runner.run_sweep("quick")
+        assert runs == ["quick", "quick"]
         with pytest.raises(KeyError):
             runner.run_sweep("unknown")
 
