@@ -2,8 +2,7 @@
 
 The whole of JMESPath is a bomb: ``[@,@][]`` piped 22 times makes eight million elements of one. So an
 expression is parsed by the library, and only nodes that select, compare or measure are accepted. Each of them
-visits each value of the input at most once: the cost of a search is bounded by the number of nodes times the
-number of values.
+visits each value of the input at most once; `foundation.metered_search` counts what that costs.
 """
 
 from __future__ import annotations
@@ -15,8 +14,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jmespath.exceptions import IncompleteExpressionError, JMESPathError, LexerError, ParseError
+from jmespath.exceptions import (
+    IncompleteExpressionError,
+    JMESPathError,
+    JMESPathTypeError,
+    LexerError,
+    ParseError,
+)
 from jmespath.parser import ParsedResult, Parser
+
+from foundation.metered_search import Meter, MeteredInterpreter
 
 MAX_CHARACTERS, MAX_NODES, MAX_DEPTH = 1_000, 100, 30
 _EXAMPLE = "a path looks like images[0].url"
@@ -96,14 +103,14 @@ class Expression:
     """A checked expression.
 
     names: fields that it reads from the root of its input, such as ``{"fetch"}`` for ``fetch.images[0]``.
-    reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do. parts_per_value: how many
-    of its parts a search may apply to each value of its input; 0 of a path such as ``a.b[0]``, which visits
-    none. adds: True if its result may have a number that is larger than all of the input."""
+    reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do. is_path: it is a path such
+    as ``a.b[0]``, which visits no values. adds: True if its result may have a number that is larger than all
+    of the input."""
 
     text: str
     names: frozenset[str]
     reads_root: bool
-    parts_per_value: int
+    is_path: bool
     adds: bool
     _parsed: ParsedResult
 
@@ -112,17 +119,21 @@ class Expression:
         """The parsed expression: nodes with a type, children and, some of them, a value."""
         return self._parsed.parsed  # type: ignore[no-any-return]
 
-    def search(self, value: Any) -> Any:
-        """Return the selected part of a JSON value; None without a match. Raises SearchFailed."""
+    def search(self, value: Any, meter: Meter | None = None) -> Any:
+        """Return the selected part of a JSON value; None without a match. meter: of the steps that it may
+        take; None: any number. Raises SearchFailed, OutOfSteps."""
+        meter = Meter(math.inf) if meter is None else meter
         try:
-            found = self._parsed.search(value)
+            found = MeteredInterpreter(meter).visit(self.tree, value)
+        except JMESPathTypeError as error:
+            raise SearchFailed(_wrong_type(error)) from None
         except JMESPathError as error:
             raise SearchFailed(str(error)) from None
         except TypeError:  # sort and min of a list with numbers and texts
             raise SearchFailed("a function got values that can't be compared") from None
         except OverflowError:  # avg and ceil
             raise SearchFailed(_TOO_LARGE) from None
-        if self.adds and not _are_numbers_of_json(found):
+        if self.adds and not _are_numbers_of_json(found, meter):
             raise SearchFailed(_TOO_LARGE)
         return found
 
@@ -134,7 +145,7 @@ def expression(text: str) -> Expression:
         raise ExpressionRefused(f"an expression may have up to {MAX_CHARACTERS} characters")
     try:
         parsed = Parser().parse(text)
-        parts, functions = _check(parsed.parsed)
+        is_path, functions = _check(parsed.parsed)
     except JMESPathError as error:
         raise ExpressionRefused(_why(text, error)) from None
     except RecursionError:
@@ -149,7 +160,7 @@ def expression(text: str) -> Expression:
         raise ExpressionRefused("not an expression of JMESPath") from None
     found = list(_read_from_root(parsed.parsed))
     names = frozenset(name for name in found if name is not None)
-    return Expression(text, names, None in found, parts, not functions.isdisjoint(_ADDING), parsed)
+    return Expression(text, names, None in found, is_path, not functions.isdisjoint(_ADDING), parsed)
 
 
 def _why(text: str, error: JMESPathError) -> str:
@@ -176,11 +187,13 @@ def _too_deep() -> ExpressionRefused:
     return ExpressionRefused(f"an expression may be nested up to {MAX_DEPTH} levels deep")
 
 
-def _are_numbers_of_json(found: Any) -> bool:
-    """Return True if each number in a result is one that a JSON text may have (`foundation.json_text`)."""
+def _are_numbers_of_json(found: Any, meter: Meter) -> bool:
+    """Return True if each number in a result is one that a JSON text may have (`foundation.json_text`).
+    Raises OutOfSteps."""
     waiting = [found]
     while waiting:
         one = waiting.pop()
+        meter.take(3)
         if isinstance(one, list):
             waiting += one
         elif isinstance(one, dict):
@@ -190,8 +203,8 @@ def _are_numbers_of_json(found: Any) -> bool:
     return True
 
 
-def _check(root: Node) -> tuple[int, set[str]]:
-    """Check each node of a parsed expression, without recursion; return its `parts_per_value`, and the
+def _check(root: Node) -> tuple[bool, set[str]]:
+    """Check each node of a parsed expression, without recursion; return whether it is a path, and the
     functions that it calls."""
     count, open_nodes, is_path = 0, [(root, 1)], True
     functions = set[str]()
@@ -211,7 +224,17 @@ def _check(root: Node) -> tuple[int, set[str]]:
             functions.add(node["value"])
         if kind != "slice":
             open_nodes += ((child, depth + 1) for child in node["children"])
-    return 0 if is_path else count, functions
+    return is_path, functions
+
+
+def _wrong_type(error: JMESPathTypeError) -> str:
+    """Return the text of an error, without a value that is long: all of the input may be in it."""
+    value = error.current_value
+    if isinstance(value, list | dict):
+        error.current_value = "a list" if isinstance(value, list) else "an object"
+    elif isinstance(value, str):
+        error.current_value = value[:_SHOWN]
+    return str(error)
 
 
 def _accept(node: Node) -> None:

@@ -61,8 +61,9 @@ class DispatcherSettings:
     """Largest value that the references of a node resolve to, output of a map, and output of a run, as JSON;
     the node or run fails with `value_too_large`."""
     workflow_search_steps: int = 10_000_000
-    """Most steps of the references of a node: parts of expressions × values that they search; 10 million take
-    about a second. Plain paths such as `a.b[0]` cost none."""
+    """Most steps of the references of a node. A step is one visit of a part of an expression, weighted by its
+    kind, or as much work of a function; 10 million take half a second of CPU time, at most one. Plain paths
+    such as `a.b[0]` cost none."""
     workflow_runs: int = 10_000
     """Most unfinished runs of a tenant; a further one gets 429."""
     workflow_sub_runs: int = 1_000

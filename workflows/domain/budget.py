@@ -5,12 +5,14 @@ Sizes are counted without copying: a value that is selected twice counts twice, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from foundation.expressions import Expression
 from foundation.json_text import MAX_DEPTH
+from foundation.metered_search import Meter, OutOfSteps
 
 TOO_LARGE, TOO_LONG, TOO_NESTED = "value_too_large", "search_too_long", "value_too_deep"
 
@@ -37,14 +39,13 @@ class Size:
 class Costs:
     """Limits of the references of one node or of a run's output, and what all of them have cost so far.
 
-    most_bytes: of the value into which they are resolved. most_steps: of their searches; a step is a part of
-    an expression applied to a value, about 0.1 µs. spent: steps of all nodes.
+    most_bytes: of the value into which they are resolved. most_steps: of their searches; a step is about
+    0.1 µs of CPU time (`foundation.metered_search`). spent: steps of all nodes.
     """
 
     most_bytes: int = 16 * 1024 * 1024
     most_steps: int = 10_000_000
     spent: int = 0
-    _sizes: dict[int, tuple[Any, Size]] = field(default_factory=dict)
 
     @property
     def are_spent(self) -> bool:
@@ -55,15 +56,6 @@ class Costs:
         """Return the budget of one node."""
         return Budget(self, self.most_bytes, self.most_steps)
 
-    def size_of(self, value: Any) -> Size:
-        """Return the size of a value of the scope, measured once."""
-        if not isinstance(value, list | dict):
-            return measure(value, self.most_bytes)
-        known = self._sizes.get(id(value))
-        if known is None:
-            known = self._sizes[id(value)] = (value, measure(value, None))
-        return known[1]
-
 
 @dataclass(slots=True)
 class Budget:
@@ -71,22 +63,24 @@ class Budget:
 
     costs: Costs
     bytes_left: int
-    steps_left: int
+    steps_left: float
 
     def search(self, expression: Expression, scope: Mapping[str, Any]) -> Any:
         """Return what an expression selects from a scope. Raises OverBudget, SearchFailed."""
-        if expression.parts_per_value:
-            values = sum(self.costs.size_of(scope.get(name)).values for name in expression.names)
-            steps = values * expression.parts_per_value
-            self.costs.spent += steps
-            self.steps_left -= steps
-            if self.steps_left < 0:
-                raise OverBudget(
-                    TOO_LONG,
-                    f"{expression.text[:100]}: the references of a node may take up to "
-                    f"{self.costs.most_steps} steps (parts of expressions × values that they search)",
-                )
-        return expression.search(scope)
+        if expression.is_path:
+            return expression.search(scope)
+        meter = Meter(self.steps_left)
+        try:
+            return expression.search(scope, meter)
+        except OutOfSteps:
+            raise OverBudget(
+                TOO_LONG,
+                f"{expression.text[:100]}: the references of a node may take up to "
+                f"{self.costs.most_steps} steps (DISPATCHER_WORKFLOW_SEARCH_STEPS)",
+            ) from None
+        finally:
+            self.costs.spent += math.ceil(self.steps_left - meter.left)
+            self.steps_left = meter.left
 
     def take(self, value: Any, depth: int = 0) -> Any:
         """Return the value, which becomes part of another one that many levels deep. Raises OverBudget."""

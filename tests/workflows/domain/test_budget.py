@@ -60,9 +60,22 @@ def test_a_node_whose_values_are_too_large_fails(node: dict[str, Any]) -> None:
         {"when": "inputs.a[?@ > `1`]", **TIMER},
     ],
 )
-def test_a_search_of_too_many_values_fails_its_node_before_it_begins(node: dict[str, Any]) -> None:
+def test_a_search_that_takes_too_many_steps_fails_its_node(node: dict[str, Any]) -> None:
     steps = steps_of({"a": node}, {"a": [1] * 1_000}, Costs(most_steps=1_000))
     assert [(move.state, move.code) for move in steps.moves] == [(NodeState.FAILED, "search_too_long")]
+    assert "1000 steps (DISPATCHER_WORKFLOW_SEARCH_STEPS)" in steps.moves[0].detail
+
+
+def test_the_references_of_a_node_share_its_steps() -> None:
+    refs = [{"$ref": "length(inputs.a[?@ > `1`])"}]
+
+    def outcome(count: int) -> list[str]:
+        node = {"model": "m", "payload": {"x": refs * count}}
+        moves = steps_of({"a": node}, {"a": [1] * 1_000}, Costs(most_steps=40_000)).moves
+        return [move.code for move in moves]
+
+    assert outcome(1) == outcome(2) == []
+    assert outcome(4) == ["search_too_long"]
 
 
 def test_a_path_costs_no_steps() -> None:
@@ -73,7 +86,7 @@ def test_a_path_costs_no_steps() -> None:
 
 def test_nodes_after_a_long_search_start_in_another_call() -> None:
     node = {"model": "m", "payload": {"x": {"$ref": "length(inputs.a[*])"}}}
-    costs = Costs(most_steps=10_000)
+    costs = Costs(most_steps=5_000)
     steps = steps_of({key: node for key in "abcd"}, {"a": [1] * 1_000}, costs)
     assert [start.node.key for start in steps.starts] == ["a", "b"]
     assert steps.more
