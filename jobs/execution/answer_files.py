@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from mimetypes import guess_extension
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
-from artifacts.file_fields import file_fields
+from artifacts.file_fields import FileValue, file_fields
 from artifacts.keep import clean_name
 from artifacts.media_types import type_of
 from artifacts.refs import only_ref
@@ -106,14 +107,21 @@ class AnswerFiles:
         self._read: _Read | None = None
         self._saved: dict[Path, Any] = {}
 
-    def replaced(self, result: Any, texts: LongTexts | None, save: SaveOutput) -> Any:
+    def replaced(
+        self,
+        result: Any,
+        texts: LongTexts | None,
+        save: SaveOutput,
+        saved_types: Mapping[str, str] = MappingProxyType({}),
+    ) -> Any:
         """Check the result; return it with references in place of its files.
 
         It may be called again after OutputNotStored: what is saved then stays so. texts: long texts, for
-        which the result has marks. Raises OutputInvalid, OutputRefused, OutputNotStored and RunFailed.
+        which the result has marks. saved_types: media types of the outputs that the run saved itself, by id;
+        "": not known yet. Raises OutputInvalid, OutputRefused, OutputNotStored and RunFailed.
         """
         if self._read is None:
-            self._read = self._look(unwrap(result), texts)
+            self._read = self._look(unwrap(result), texts, saved_types)
         for file in self._read.files:
             if file.path not in self._saved:
                 keep = self._save_url if file.is_url else _save_text
@@ -121,9 +129,9 @@ class AnswerFiles:
         whole = with_values(self._read.shown, self._saved) if self._saved else self._read.shown
         return JsonText.of(whole) if isinstance(result, JsonText) else whole
 
-    def _look(self, result: Any, texts: LongTexts | None) -> _Read:
+    def _look(self, result: Any, texts: LongTexts | None, saved_types: Mapping[str, str]) -> _Read:
         schema = self._compiled()
-        files, refs = self._find(result, texts, schema)
+        files, refs = self._find(result, texts, schema, saved_types)
         shown = {one.path: one.shown for one in files}
         value = with_values(result, shown) if shown else result
         if texts is not None:
@@ -142,13 +150,19 @@ class AnswerFiles:
             raise OutputInvalid("The model's result_schema can't be used.", detail=str(refused)) from None
 
     def _find(
-        self, result: Any, texts: LongTexts | None, schema: ForeignSchema | None
+        self,
+        result: Any,
+        texts: LongTexts | None,
+        schema: ForeignSchema | None,
+        saved_types: Mapping[str, str],
     ) -> tuple[list[_File], list[Path]]:
         """Return the files of a result, and the places for files with a reference that its server made."""
         marked = None if schema is None else file_fields(schema.text, of_result=True)
         declared = {} if marked is None else {one.path: one for one in marked.find(result)}
         found = {path: one.value for path, one in declared.items() if type(one.value) is str}
         refs = [path for path, one in declared.items() if only_ref(one.value) is not None]
+        for path in refs:
+            _check_saved(declared[path], saved_types.get(str(only_ref(declared[path].value)), ""))
         named = self._named(result)
         for path, value in named.items():
             if only_ref(value) is not None:
@@ -229,6 +243,16 @@ class AnswerFiles:
             ) from None
 
 
+def _check_saved(file: FileValue, content_type: str) -> None:
+    """Raise OutputInvalid for a file that the run saved itself and whose type the schema does not declare."""
+    if content_type and type_of(b"", content_type, file.media_types) is None:
+        raise _wrong_type(file.path, content_type, file.media_types)
+
+
+def _wrong_type(path: Path, found: str, declared: tuple[str, ...]) -> OutputInvalid:
+    return OutputInvalid(f"{_shown(path)} is {found}, result_schema says {' or '.join(declared)}.")
+
+
 def _head(path: Path, text: str | LongText) -> str:
     if isinstance(text, str):
         return text[:_HEAD_CHARS]
@@ -255,9 +279,7 @@ def _save(file: _File, found: BinaryIO, said: str, save: SaveOutput, *, name: st
         raise OutputInvalid(f"{place} is empty, and the model's results have a file there.")
     content_type = type_of(first, said, file.media_types)
     if content_type is None:
-        raise OutputInvalid(
-            f"{place} is {type_of(first, said)}, result_schema says {' or '.join(file.media_types)}."
-        )
+        raise _wrong_type(file.path, str(type_of(first, said)), file.media_types)
     if not PurePosixPath(name).suffix:  # so that a downloaded picture opens
         name += guess_extension(content_type) or ""
     return save(found, name=clean_name(name), content_type=content_type)

@@ -208,7 +208,8 @@ class RunOutputs:
 
     def _with_files(self, files: AnswerFiles, result: Any, long_texts: LongTexts | None) -> Any:
         try:
-            return files.replaced(result, long_texts, self.save)
+            saved_types = {one.id: one.content_type for one in self.saved}
+            return files.replaced(result, long_texts, self.save, saved_types)
         except DatabaseError as error:
             raise _unavailable(error) from None
 

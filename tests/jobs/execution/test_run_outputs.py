@@ -25,6 +25,7 @@ from artifacts.uploads import Wanted, promise
 from foundation.ids import new_id
 from foundation.json_text import JsonText
 from gpus.errors import Interrupted, OutputNotStored, OutputRefused, RunCancelled
+from gpus.models import ModelConfig
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs import transitions
@@ -90,6 +91,20 @@ def run_once(shop: Shop, run: Run, *, until: JobState = JobState.COMPLETED, **va
 
 def save_picture(run: RunRequest) -> Any:
     return {"image": run.save(io.BytesIO(PICTURE), name="bild ü.png"), "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("media_type", "ends"), [("image/png", JobState.COMPLETED), ("image/jpeg", JobState.FAILED)]
+)
+def test_a_saved_output_must_have_the_type_of_its_place(shop, media_type: str, ends: JobState) -> None:
+    image = {"type": "string", "format": "uri", "contentMediaType": media_type}
+    ModelConfig.objects.filter(name="m").update(result_schema={"properties": {"image": image}})
+    job = run_once(shop, save_picture, until=ends)
+    if ends == JobState.FAILED:
+        assert (job.error_code, job.error_message) == (
+            "output_invalid",
+            "/image is image/png, result_schema says image/jpeg.",
+        )
 
 
 def artifact_of(data: bytes, *, tenant: str = "acme", **values: Any) -> Artifact:
