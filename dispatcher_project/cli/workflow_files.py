@@ -40,7 +40,7 @@ def read_definition_file(source: str) -> Any:
 
 def text_of_problem(source: str, problem: Problem) -> str:
     """Return the errors of a definition in one line, each with its place."""
-    details = [f"{error.pointer or '/'}: {error.detail}" for error in problem.errors]
+    details = [f"{error.pointer or '/'}: {error.detail.rstrip('.')}" for error in problem.errors]
     return plain(f"{source}: {'; '.join(details) or problem.detail}")
 
 

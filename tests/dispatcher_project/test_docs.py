@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands, load_command_class
 
+from dispatcher_project.supervisor.children import DEMO_SLOTS
 from dispatcher_project.supervisor.data_folder import ROOT
+from gpu_host.node.faults import KINDS
+from gpu_host.node.simulator import DEFAULT_SECONDS
 from verification.hostile.options import parser as hostile_parser
 from verification.proving.options import HOSTILE
 
@@ -126,3 +129,14 @@ def test_where_is_names_files_and_tests_that_exist() -> None:
         assert [path for path in [*paths, proof] if not (ROOT / path).exists()] == [], behaviour
         assert not any(path.startswith("tests/") for path in paths), behaviour
         assert re.fullmatch(r"tests/(?:\w+/)*test_\w+\.py", proof), behaviour
+
+
+def test_the_page_of_up_has_the_simulated_models() -> None:
+    text = (ROOT / "docs/reference/up.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \|", text, re.MULTILINE)
+    assert {name: (int(slots), float(seconds)) for name, slots, seconds in rows} == {
+        name: (slots, DEFAULT_SECONDS[name]) for name, slots in DEMO_SLOTS.items()
+    }
+    faults = re.findall(r'`"fault": "(\w+)"`', text)
+    assert faults
+    assert set(faults) <= KINDS

@@ -125,7 +125,7 @@ def test_yaml_and_python_are_read(
     [
         ("a.json", "{", "a.json: it is not valid JSON"),
         ("a.json", '{"nodes": {}, "nodes": {}}', "more than one"),
-        ("a.json", '{"nodes": {"a": {"model": "nix"}}}', "/nodes/a/model: There is no model nix."),
+        ("a.json", '{"nodes": {"a": {"model": "nix"}}}', "/nodes/a/model: There is no model nix"),
         ("a.yaml", "nodes: [", "a.yaml line "),
         ("a.yaml", "nodes: &x {}\nother: *x", "a.yaml line 2: aliases are not allowed"),
         ("a.yaml", "a: 1\na: 2", "a.yaml line 1: a key is there twice"),
