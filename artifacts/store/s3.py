@@ -57,7 +57,7 @@ class NoBoto(Exception):
     """The package boto3 is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("An S3 store needs boto3: install gpu-dispatcher[s3].")
+        super().__init__("An S3 store needs the package boto3: install it, or gpu-dispatcher[s3].")
 
 
 @dataclass(frozen=True, slots=True)
