@@ -2,26 +2,29 @@
 
 Starts a Valkey and a web process of its own. Measures bytes per second of the client and of curl, the peak
 memory of both processes, the growth of the database, and submits (p50, p99) alone, beside clients that send
-forms with files, and beside clients that load large files, in turns: the ratio counts on a busy machine."""
+forms with files, and beside clients that load large files, in turns: the ratio counts on a busy machine. With
+--windows the turns are short and many, and each ratio has an interval."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import requests
 
+from benchmarks.artifact_windows import ALONE, in_turns, report
 from benchmarks.suite.cpu import running_cpu_seconds
 from dispatcher_client import Client
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
@@ -34,7 +37,7 @@ from gpus.models import ModelConfig, Pool
 from jobs.models import Tenant
 from jobs.operations.tenants import create_key
 ModelConfig.objects.create(name="zimg", pool=Pool.objects.create(name="zimg"))
-print(create_key(Tenant.objects.create(name="bench"))[1])
+print(create_key(Tenant.objects.create(name="bench", max_queued=10_000_000))[1])
 """
 
 
@@ -79,6 +82,7 @@ def system(folder: Path, store: str, nice: int = 0) -> Iterator[System]:
             "DISPATCHER_PUBLIC_URL": url,
             "DISPATCHER_ARTIFACT_URL": f"http://127.0.0.1:{listening[-1]}",
             "DISPATCHER_LOG_LEVEL": "CRITICAL",
+            "DISPATCHER_UPLOAD_IDLE_SECONDS": "120",  # stopped clients
             "DISPATCHER_NO_BOOTSTRAP": "1",
             "REDIS_URL": valkey.url,
             "BROKER_URL": f"redis+socket://{valkey.socket}?virtual_host=0",
@@ -182,19 +186,20 @@ from benchmarks.suite.cpu import running_cpu_seconds
 from dispatcher_client import Client
 url, key, path, size, speed = sys.argv[1:]
 client, speed, size = Client(url, key, timeout_seconds=120), float(speed), int(size)
-file, moved = make_file(Path(path), size), 0
+file, moved, before, due = make_file(Path(path), size), 0, 0, 0.0
+def progress(done, total):
+    global moved, before, due
+    moved, news, before = moved + max(0, done - before), max(0, done - before), done
+    Path(path + ".moved").write_text(str(moved))
+    if speed:  # what was missed while it was stopped is not made up for
+        due = max(due, time.monotonic() - 0.05) + news / MEGABYTE / speed
+        time.sleep(max(0.0, due - time.monotonic()))
 while True:
     with file.open("r+b") as changed:
         changed.write(os.urandom(64))
-    began = time.monotonic()
-    def progress(done, total):
-        Path(path + ".moved").write_text(str(moved + done))
-        if speed:
-            time.sleep(max(0.0, began + done / MEGABYTE / speed - time.monotonic()))
-    stored = client.upload(file, on_progress=progress)
-    moved, began = moved + size * MEGABYTE, time.monotonic()
+    stored, before = client.upload(file, on_progress=progress), 0
     client.download(stored, path + ".back", on_progress=progress)
-    moved += size * MEGABYTE
+    before = 0
 """,
     "forms": """
 import os, sys
@@ -212,44 +217,76 @@ while True:
 """Scripts of clients that load a dispatcher until they are killed. They write how many bytes they moved."""
 
 
+class RunningLoad:
+    """Clients of a load. names: of their files."""
+
+    def __init__(self, clients: Sequence[subprocess.Popen[bytes]], names: Sequence[Path]) -> None:
+        self._clients, self._names = clients, names
+
+    def moved(self) -> float:
+        """Return the gigabytes that the clients have moved."""
+        counts = [name.with_name(f"{name.name}.moved") for name in self._names]
+        return sum(int(count.read_text() or 0) for count in counts if count.exists()) / 1e9
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.send_signal(signal.SIGSTOP)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Let stopped clients go on meanwhile."""
+        for client in self._clients:
+            client.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.stop()
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Clients that load a dispatcher. kind: key of `_CLIENTS`. link: megabits per second of all of them
-    together; 0: as fast as they can."""
+    """Clients that load a dispatcher. kind: key of `_CLIENTS`, or "light" (`benchmarks.file_clients`).
+    link: megabits per second of all of them together; 0: as fast as they can. name: of its files."""
 
+    name: str
     kind: str
     clients: int
     megabytes: int
     link: float = 0.0
 
     @contextmanager
-    def on(self, system: System, folder: Path) -> Iterator[Callable[[], float]]:
-        """Let the clients run meanwhile; yield what returns the gigabytes that they have moved."""
-        names = [folder / f"load-{number}" for number in range(self.clients)]
-        speed = self.link / 8 * 1e6 / MEGABYTE / self.clients
-        # real clients have CPUs of their own
-        command = ["nice", "-n", "19", sys.executable, "-c", _CLIENTS[self.kind], system.url, system.key]
-        running = [subprocess.Popen([*command, str(name), str(self.megabytes), str(speed)]) for name in names]
-
-        def moved() -> float:
-            counts = [name.with_name(f"{name.name}.moved") for name in names]
-            return sum(int(count.read_text() or 0) for count in counts if count.exists()) / 1e9
-
+    def on(self, system: System, folder: Path) -> Iterator[RunningLoad]:
+        """Let the clients run meanwhile."""
+        speed = str(self.link / 8 * 1e6 / MEGABYTE / self.clients)
+        names = [folder / f"load-{self.name}-{number}" for number in range(self.clients)]
+        if self.kind == "light":
+            del names[1:]
+            command = [sys.executable, "-m", "benchmarks.file_clients", system.url, system.key]
+            rest = [str(self.megabytes), speed, str(self.clients)]
+        else:  # real clients have CPUs of their own
+            command = ["nice", "-n", "19", sys.executable, "-c", _CLIENTS[self.kind], system.url, system.key]
+            rest = [str(self.megabytes), speed]
+        running = [subprocess.Popen([*command, str(name), *rest]) for name in names]
         try:
-            while self.kind == "files" and not all(
+            while self.kind != "forms" and not all(
                 name.with_name(f"{name.name}.moved").exists() for name in names
             ):
+                _require_alive(running)
                 time.sleep(0.1)
             time.sleep(3)
-            yield moved
-            if ended := [one for one in running if one.poll() is not None]:
-                raise SystemExit(f"{len(ended)} clients have failed")
+            yield RunningLoad(running, names)
+            _require_alive(running)
         finally:
             for one in running:
                 one.kill()
                 one.wait()
-            for left in folder.glob("load-*"):
+            for left in folder.glob(f"load-{self.name}-*"):
                 left.unlink()
+
+
+def _require_alive(clients: Sequence[subprocess.Popen[bytes]]) -> None:
+    if ended := [one for one in clients if one.poll() is not None]:
+        raise SystemExit(f"{len(ended)} clients have failed")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -278,6 +315,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="in turns, load files to another dispatcher's SeaweedFS: what the machine costs",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=2, help="turns of each kind of load (default 2)")
+    parser.add_argument(
+        "--windows", type=int, default=0,
+        help="turns of short windows alone, with files and with the control, in place of --rounds",
+    )  # fmt: skip
+    parser.add_argument(
+        "--window-seconds", type=float, default=2.0, help="of each of these windows (default 2)"
+    )
+    parser.add_argument("--rate", type=float, default=25.0, help="submits per second in them (default 25)")
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
         name = tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR"))
@@ -329,26 +374,30 @@ def _promised(url: str, key: str, path: Path) -> list[str]:
 def _beside_submits(
     folder: Path, tested: System, control: System | None, options: argparse.Namespace
 ) -> None:
-    files = Load("files", options.load, options.load_megabytes, options.link)
-    loads = [
-        (Load("forms", options.forms, options.form_megabytes), tested, "forms"),
-        (files, tested, "files"),
-    ]
+    files = Load(
+        "files", "light" if options.windows else "files", options.load, options.load_megabytes, options.link
+    )
+    loads = [(Load("forms", "forms", options.forms, options.form_megabytes), tested), (files, tested)]
     if control is not None:
-        loads.append((files, control, "control"))
+        loads.append((replace(files, name="control"), control))
+    if options.windows:
+        _in_windows(folder, tested, loads[1:], options)
+        return
     for _ in range(options.rounds):
         found = {}
-        for load, loaded, name in loads:
+        for load, loaded in loads:
             if not load.clients:
                 continue
             alone = _measured("submits alone", tested, options.seconds)
-            with load.on(loaded, folder) as moved:
-                before = moved()
+            with load.on(loaded, folder) as running:
+                before = running.moved()
                 beside = _measured(
-                    f"beside {load.clients} clients, {name} of {load.megabytes} MB", tested, options.seconds
+                    f"beside {load.clients} clients, {load.name} of {load.megabytes} MB",
+                    tested,
+                    options.seconds,
                 )
-                gigabytes = moved() - before
-            found[name] = beside
+                gigabytes = running.moved() - before
+            found[load.name] = beside
             print(
                 f"{'ratio to alone':<44} p50 {beside[0] / alone[0]:6.2f}     p99 {beside[1] / alone[1]:6.2f}"
             )
@@ -357,6 +406,59 @@ def _beside_submits(
         if "files" in found and "control" in found:
             p50, p99 = (ours / other for ours, other in zip(found["files"], found["control"], strict=True))
             print(f"{'ratio of files to control':<44} p50 {p50:6.2f}     p99 {p99:6.2f}", flush=True)
+
+
+class _Meter:
+    """What a load moves in its windows, and the CPU time of the processes that submits and files meet."""
+
+    def __init__(self, load: RunningLoad, tested: System) -> None:
+        self._load, self._pids = load, {tested.web, tested.store}
+        self._gigabytes = self._seconds = self._cpu = 0.0
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        began, moved, cpu = time.monotonic(), self._load.moved(), running_cpu_seconds(self._pids)
+        with self._load.going_on():
+            yield
+        self._seconds += time.monotonic() - began
+        self._gigabytes += self._load.moved() - moved
+        self._cpu += running_cpu_seconds(self._pids) - cpu
+
+    def text(self) -> str:
+        return (
+            f"moved {self._gigabytes:.2f} GB, {self._gigabytes * 8 / self._seconds:.2f} Gbit/s; "
+            f"{self._cpu / self._seconds:.2f} CPUs of the dispatcher"
+        )
+
+
+def _in_windows(
+    folder: Path, tested: System, loads: Sequence[tuple[Load, System]], options: argparse.Namespace
+) -> None:
+    """Print percentiles and ratios after each tenth of the turns; the last ones are of all."""
+    client = Client(tested.url, tested.key)
+    with ExitStack() as stack:
+        running = {}
+        for load, loaded in loads:
+            running[load.name] = stack.enter_context(load.on(loaded, folder))
+            running[load.name].stop()
+        submits(tested.url, tested.key, 3.0)  # warm
+        meters = {name: _Meter(one, tested) for name, one in running.items()}
+        for turn, found in enumerate(
+            in_turns(
+                {name: meter.on for name, meter in meters.items()},
+                lambda: client.submit("zimg", {"n": 1}),
+                turns=options.windows,
+                seconds=options.window_seconds,
+                rate=options.rate,
+            ),
+            1,
+        ):
+            if turn % max(1, options.windows // 10) == 0 or turn == options.windows:
+                print(f"after {turn} turns, load {os.getloadavg()[0]:.1f}")
+                pairs = [(name, ALONE) for name in running] + [("files", "control")]
+                print("\n".join(report(found, pairs)), flush=True)
+        for name, meter in meters.items():
+            print(f"{name:<24} {meter.text()}", flush=True)
 
 
 def _measured(what: str, tested: System, seconds: float) -> tuple[float, float]:
