@@ -6,9 +6,9 @@ import errno
 import fcntl
 import hashlib
 import os
-import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from artifacts.store.contract import (
 )
 from artifacts.store.local import LocalStore
 from artifacts.store.parts import PartReceiver
+from foundation.program import ROOT
 from tests.support.waiting import wait_for
 
+from . import killed_uploads
 from .conftest import Stage
 from .test_contract import key_of
 from .test_local import failing, files
@@ -40,7 +42,7 @@ LATER = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PART_BYTES", 100)
+    monkeypatch.setattr(local, "PART_BYTES", killed_uploads.PART_BYTES)
 
 
 def new_store(root: Path, *, is_shared: bool = False, reserve_bytes: int = 0) -> LocalStore:
@@ -177,7 +179,7 @@ def test_a_request_that_opened_the_file_before_it_became_the_object_does_not_wri
 
     def has(self: PartReceiver, name: str) -> bool:
         monkeypatch.undo()
-        monkeypatch.setattr(local, "PART_BYTES", 100)
+        monkeypatch.setattr(local, "PART_BYTES", killed_uploads.PART_BYTES)
         complete(store, upload)
         return real(self, name)
 
@@ -277,41 +279,13 @@ def test_a_broken_connection_frees_its_part(local_stage: Stage) -> None:
     assert local_stage.send(signed, part(1)).status_code == 200
 
 
-_STEPS = ("open", "ftruncate", "fsync", "pwrite", "write", "rename", "unlink", "utime", "mkdir", "rmdir")
-
-
-def _dies_at(step: int, root: Path) -> bool:
-    """Upload in another process, which is killed before its system call number `step`; return whether it
-    was."""
-    child = os.fork()
-    if child == 0:
-        steps = count(1)
-        for name in _STEPS:
-            real = getattr(os, name)
-
-            def call(*given: Any, real: Any = real, **named: Any) -> Any:
-                if next(steps) == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **named)
-
-            setattr(os, name, call)
-        try:
-            store = new_store(root)
-            complete(store, begun(store, 2, 1, 3))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
 def test_a_process_may_be_killed_between_any_two_steps(tmp_path: Path) -> None:
-    for step in count(1):
-        root = tmp_path / str(step)
-        was_killed = _dies_at(step, root)
-        store = new_store(root)
-        uploads = [path.name for path in root.glob("parts/*") if (path / "key").exists()]
+    command = [sys.executable, "-m", killed_uploads.__name__, str(tmp_path), DATA.hex()]
+    steps = int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    assert steps > 30
+    for step in range(1, steps + 1):
+        store = new_store(tmp_path / str(step))
+        uploads = [path.name for path in store.root.glob("parts/*") if (path / "key").exists()]
         found = store.find(KEY)
         if found is None and uploads:
             upload = UploadInParts(uploads[0], 100, 3)
@@ -324,9 +298,6 @@ def test_a_process_may_be_killed_between_any_two_steps(tmp_path: Path) -> None:
         assert b"".join(store.chunks(KEY)) == DATA, step
         store.drop_unfinished(datetime.now(UTC) + LATER)
         assert files(store) == [OBJECT], step
-        if not was_killed:
-            break
-    assert step > 30
 
 
 def test_what_is_abandoned_while_a_part_arrives_leaves_nothing(store: LocalStore) -> None:
