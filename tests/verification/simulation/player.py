@@ -2,7 +2,8 @@
 
 A line of JSON on stdin has the arguments of `_play`; another one answers: `{"broken": [laws], "played",
 "cost": {}, "steps": []}`. One process for many requests: starting Django costs more than playing. It begins
-with a copy of the migrated database of the run of tests, if there is one.
+with a copy of the migrated database of the run of tests, if there is one. So does `manage.py simulate`, which
+runs here with the arguments after the word `simulate`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -23,7 +24,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 
 HASH_SEED = "1"
-_MIGRATED = "MIGRATED_DATABASE"
+MIGRATED = "MIGRATED_DATABASE"
 
 
 class Player:
@@ -78,7 +79,7 @@ def started_player(migrated: Path) -> Iterator[Player]:
             "PYTHONWARNINGS": "ignore",
             "DISPATCHER_PAGES": "0",
             "PYTHONHASHSEED": HASH_SEED,
-            _MIGRATED: str(migrated),
+            MIGRATED: str(migrated),
         },
         stdin=PIPE,
         stdout=PIPE,
@@ -97,18 +98,37 @@ def main() -> None:
     django.setup()
     from dispatcher_project.celery_transport.gc_tuning import collect_seldom
     from dispatcher_project.supervisor.embedded import EmbeddedValkey
-    from verification.simulation import database
     from verification.simulation.redis_link import connect
 
-    if (migrated := Path(os.environ[_MIGRATED])).exists():
-        database._templates[database._EMPTY] = template = sqlite3.connect(migrated)
-        template.execute("PRAGMA journal_mode = DELETE")  # no database in memory has another one's WAL
+    _take_migrated()
     collect_seldom()
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
         client = connect(valkey.url)
         for line in sys.stdin:
             sys.stdout.write(f"{json.dumps(_play(client, **json.loads(line)))}\n")
             sys.stdout.flush()
+
+
+def simulate(arguments: Sequence[str]) -> None:
+    from dispatcher_project.cli import main as cli
+
+    run_django = cli._run_django
+
+    def run(argv: list[str]) -> None:
+        """With the settings that `manage.py` has chosen."""
+        _take_migrated()
+        run_django(argv)
+
+    cli._run_django = run
+    cli.manage(["manage.py", "simulate", *arguments])
+
+
+def _take_migrated() -> None:
+    from verification.simulation import database
+
+    if (migrated := Path(os.environ[MIGRATED])).exists():
+        database._templates[database._EMPTY] = template = sqlite3.connect(migrated)
+        template.execute("PRAGMA journal_mode = DELETE")  # no database in memory has another one's WAL
 
 
 def _play(
@@ -156,4 +176,7 @@ def _play(
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["simulate"]:
+        simulate(sys.argv[2:])
+    else:
+        main()

@@ -14,7 +14,9 @@ from django.core.management import CommandError, call_command
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import find_valkey
-from tests.verification.simulation.player import HASH_SEED, Player
+from tests.support.database_copies import copy_to_file
+from tests.verification.simulation.player import HASH_SEED, MIGRATED, Player
+from tests.verification.simulation.player import __name__ as player_module
 
 pytestmark = [
     pytest.mark.sqlite_only,
@@ -52,12 +54,13 @@ def test_schedules_fire_each_due_time_once(player: Player) -> None:
 
 def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
     """In another process, with another order of hashes, after any other seeds."""
-    file = tmp_path / "steps.txt"
+    file, migrated = tmp_path / "steps.txt", tmp_path / "migrated.sqlite3"
+    copy_to_file(migrated)
     size = ("--jobs", "5", "--faults", "12", "--runs", "1", "--schedules", "1", "--files", "1")
     done = subprocess.run(
-        [sys.executable, "manage.py", "simulate", "--seed", "3", *size, "--history", str(file)],
+        [sys.executable, "-m", player_module, "simulate", "--seed", "3", *size, "--history", str(file)],
         cwd=ROOT,
-        env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1", "PYTHONHASHSEED": f"{HASH_SEED}1"},
+        env={**os.environ, MIGRATED: str(migrated), "PYTHONHASHSEED": f"{HASH_SEED}1"},
         capture_output=True,
         text=True,
         timeout=300,
