@@ -12,9 +12,8 @@ import os
 import re
 import secrets
 import shutil
-import urllib.error
-import urllib.request
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -166,20 +165,28 @@ def remove_unused(folder: Path, seconds: float, *, now: float) -> None:
                 one.unlink()
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
+@cache
+def _opener() -> Any:
+    """Import urllib when it is needed: a seventh of a model process's start, and few runs have inputs."""
+    import urllib.request
 
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
 
-_opener = urllib.request.build_opener(_NoRedirects)
+    return urllib.request.build_opener(NoRedirects)
 
 
 def _open(url: str, *, first_byte: bool = False) -> Any:
     """Open the URL. first_byte: read no more of it; there must be one. Raises BadInput, InputUnavailable."""
-    request = urllib.request.Request(url, headers={"Range": "bytes=0-0"} if first_byte else {})
+    opener = _opener()
+    from urllib.error import HTTPError
+    from urllib.request import Request
+
+    request = Request(url, headers={"Range": "bytes=0-0"} if first_byte else {})
     try:
-        return _opener.open(request, timeout=TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
+        return opener.open(request, timeout=TIMEOUT_SECONDS)
+    except HTTPError as error:
         error.close()
         if error.code in (404, 410) or (first_byte and error.code == 416):
             raise _Gone(f"The store has no such input any more ({error.code}).") from None
