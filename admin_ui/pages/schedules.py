@@ -107,8 +107,9 @@ class SchedulePages(ReadOnlyAdmin):
             ("name", "tenant_page"),
             ("state_label", "pause"),
             ("times", "target_page"),
-            ("overlap", "catch_up", "catch_up_seconds"),
-            ("jitter_seconds", "start_at", "end_at"),
+            ("overlap", "jitter_seconds"),
+            ("catch_up", "catch_up_seconds"),
+            ("start_at", "end_at"),
             ("failures", "pause_after_failures"),
             "error_message",
             "strip",
@@ -192,7 +193,7 @@ class SchedulePages(ReadOnlyAdmin):
         )
         every = list_link("schedules_firing", {"schedule__id__exact": schedule.pk}, "All firings")
         head = format_html("<tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th></tr>", *_FIRING_HEADS)
-        return format_html("<table>{}{}</table>{}", head, rows, every) if rows else "–"
+        return format_html('<table class="firings">{}{}</table>{}', head, rows, every) if rows else "–"
 
     def has_change_rows_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return bool(request.user.has_perm("schedules.change_schedule"))
@@ -381,12 +382,13 @@ class FiringPages(HistoryAdmin):
     sortable_by = ()
     fields = (
         ("id", "schedule_page"),
-        ("due_at", "until_at", "count"),
+        ("due_at", "until_at"),
         ("outcome_label", "reason"),
         "detail",
         ("started", "at"),
         ("ended_at", "end_state"),
         ("by", "backfill"),
+        "count",
     )
     readonly_fields = ("schedule_page", "outcome_label", "started")
 

@@ -201,6 +201,9 @@ def _fill_schedules(tenant: Tenant) -> None:
     )
     Firing.objects.create(schedule=schedule, due_at=NOW, outcome="missed", reason="late", count=3, at=NOW)
     Firing.objects.create(schedule=schedule, due_at=NOW, backfill="1", outcome="waiting", at=NOW)
+    Firing.objects.create(
+        schedule=schedule, due_at=NOW, backfill="2", outcome="started", run_id=new_id(), at=NOW
+    )
 
 
 def _job(number: int, tenant: Tenant) -> Job:
