@@ -193,6 +193,11 @@ def new_events(run: Run, after: int) -> list[RunEvent]:
     return list(RunEvent.objects.filter(run=run, seq__gt=after).order_by("seq")[:MAX_NODES])
 
 
+_FIRST = ("node", "state", "status")
+"""Fields of an event that come before the others."""
+
+
 def event_line(event: RunEvent) -> Text:
-    data = " ".join(f"{key}={field_text(value, 80)}" for key, value in sorted(event.data.items()))
+    order = sorted(event.data.items(), key=lambda item: (item[0] not in _FIRST, item[0]))
+    data = " ".join(f"{key}={field_text(value, 80)}" for key, value in order)
     return line((f"{event.at:%H:%M:%S}", "dim"), f"  {event.type:<12} {data}".rstrip())

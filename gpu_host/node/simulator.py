@@ -6,8 +6,8 @@ Payload: ``seconds`` (default: the model's own time), ``echo`` (returned), ``fau
 an HTTP status  answered at once, nothing runs; ``retry_after``: that header
 hang            the run never ends, unless cancelled
 drop_reply      the run goes on, the connection is cut before the reply to its POST
-restart         the node drops everything and boots again; ``down_seconds``: refuses connections for so long
-slow            the reply with the result drips over ``drip_seconds`` (5)
+restart         the node loses its runs and starts again; ``down_seconds``: refuses connections for so long
+slow            the reply with the result is sent in small parts over ``drip_seconds`` (5)
 late            the reply comes ``delay_seconds`` (5) late; by ``/faults`` also that of polls, probes, cancels
 idle            ``/health`` reports no runs; by ``/faults`` only
 wrong_json      the reply with the result is not JSON

@@ -12,6 +12,7 @@ import pytest
 from django.core.management import call_command
 
 from dispatcher_project.cli import runs as runs_on_screen
+from dispatcher_project.cli.runs import event_line
 from dispatcher_project.management.commands import run as run_command
 from dispatcher_project.management.commands import workflow as workflow_command
 from gpus.models import AuditEntry
@@ -19,7 +20,7 @@ from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, whi
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.definition.test_queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
 from workflows.execution.advancer import Advancer
-from workflows.models import MapState, Run, Version
+from workflows.models import MapState, Run, RunEvent, Version
 from workflows.schedules.models import Schedule
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
@@ -256,6 +257,10 @@ def test_a_run_is_followed_to_its_end(
     assert ["node_started", "node=best"] in lines
     assert ["node_ended", "node=best", "state=completed"] in lines
     assert any("completed" in line and "choice" in line for line in lines)
+    event = RunEvent(
+        at=world.clock.now(), type="node_ended", data={"code": "c", "node": "n", "state": "failed"}
+    )
+    assert str(event_line(event)).split()[1:] == ["node_ended", "node=n", "state=failed", "code=c"]
 
 
 def test_a_run_is_waited_for(
