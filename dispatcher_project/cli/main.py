@@ -21,6 +21,7 @@ from dispatcher_project.cli.commands import (
     Entry,
     entry_of,
 )
+from dispatcher_project.cli.standard_streams import open_closed_streams
 from foundation.program import IN_CHECKOUT, INSTALLED_AS, ROOT, program_name
 
 if TYPE_CHECKING:
@@ -63,11 +64,13 @@ WRONG = 2
 
 def manage(argv: Sequence[str]) -> None:
     """Run a command under manage.py's name for it. argv: as in `sys.argv`."""
+    open_closed_streams()
     run([program_name(), *argv[1:]])
 
 
 def gpu_dispatcher(argv: Sequence[str] | None = None) -> None:
     """The console script of the wheel. argv: as in `sys.argv`; commands also by manage.py's names."""
+    open_closed_streams()
     given = list(sys.argv if argv is None else argv)
     word, arguments = (given[1], given[2:]) if len(given) > 1 else ("--help", [])
     if word in ("-h", "--help", "help"):
