@@ -1,4 +1,4 @@
-"""The admin's middleware: allowed hosts and session limits."""
+"""The admin's middleware: allowed hosts, addresses that PostgreSQL cannot search for, and session limits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import logout, user_logged_in
+from django.core.exceptions import BadRequest
 from django.dispatch import receiver
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.request import split_domain_port, validate_host
@@ -27,11 +28,24 @@ class AdminHosts:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        hosts, path = settings.DISPATCHER.admin_hosts, settings.DISPATCHER.admin_path
-        if hosts and f"{request.path_info}/".startswith(f"/{path}/"):
+        hosts = settings.DISPATCHER.admin_hosts
+        if hosts and is_of_admin(request):
             name, _ = split_domain_port(request.get_host())
             if not validate_host(name, hosts):
                 return not_found(request, Http404())  # type: ignore[return-value]
+        return self._get_response(request)
+
+
+class NoNulls:
+    """Answers 400 for an address of the admin with a NUL: no column has one, and PostgreSQL takes none in a
+    query."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if is_of_admin(request) and ("\0" in request.path_info or "%00" in request.META["QUERY_STRING"]):
+            raise BadRequest("The address has a NUL character.")
         return self._get_response(request)
 
 
@@ -54,6 +68,11 @@ class SessionLimits:
             logout(request)
         elif now - seen >= min(NOTE_SECONDS, most.session_idle_seconds / 4) and is_click(request):
             request.session[SEEN] = now
+
+
+def is_of_admin(request: HttpRequest) -> bool:
+    """Return True for a path of the admin."""
+    return f"{request.path_info}/".startswith(f"/{settings.DISPATCHER.admin_path}/")
 
 
 def is_click(request: HttpRequest) -> bool:

@@ -158,7 +158,7 @@ class VersionPages(ReadOnlyAdmin):
         """Return True if the user may change models and the revert would change a field."""
         if not request.user.has_perm("gpus.change_modelconfig"):
             return False
-        version = self._find(object_id)
+        version = self.get_object(request, object_id)  # None also for a text that is no id
         return version is not None and _now(version) != version.fields
 
     @column("changes")
@@ -175,9 +175,6 @@ class VersionPages(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ConfigVersion]:
         return _with_fields_before(super().get_queryset(request)).select_related("model__pool")
-
-    def _find(self, object_id: Any) -> ConfigVersion | None:
-        return ConfigVersion.objects.select_related("model__pool").filter(pk=object_id).first()
 
 
 def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> SafeString | str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.admin import AdminSite, ShowFacets
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Model, QuerySet
@@ -118,7 +119,10 @@ class CappedChangeList(ChangeList):  # type: ignore[misc]
     """Django's list; its header offers "Show all" only under a filter or search."""
 
     def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
+        try:
+            super().get_results(request)
+        except OverflowError:  # a filter has a number beyond SQLite's integers
+            raise IncorrectLookupParameters from None
         if not (self.has_active_filters or self.query):
             self.full_result_count = self.result_count
 

@@ -59,7 +59,7 @@ class KeysetChangeList(ChangeList):  # type: ignore[misc]
                 after=request.GET.get(AFTER, ""),
                 before=request.GET.get(BEFORE, ""),
             )
-        except (ValidationError, ValueError):
+        except (ValidationError, ValueError, OverflowError):  # of a filter: beyond SQLite's integers
             raise IncorrectLookupParameters from None
         query = request.GET.copy()
         for name in (AFTER, BEFORE):  # the filter form would keep them: a new filter starts at the first page

@@ -101,6 +101,7 @@ MIDDLEWARE = [
     "dispatcher_project.web.headers.SecurityHeaders",
     "dispatcher_project.web.headers.CheckedHeaders",
     "admin_ui.middleware.AdminHosts",
+    "admin_ui.middleware.NoNulls",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

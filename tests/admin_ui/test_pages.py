@@ -256,3 +256,29 @@ def test_lists_of_records_explain_their_rows(viewer: Client) -> None:
         about = answer.context["cl"].model_admin.about
         assert about
         assert html.escape(about) in answer.content.decode()
+
+
+def test_a_filter_by_a_number_that_no_column_holds_is_no_error(boss: Client) -> None:
+    """SQLite raises OverflowError for a reference to such a row, PostgreSQL finds none."""
+    for address in ("jobs_job", "jobs_apikey", "workflows_workflow"):  # by key, and two with numbered pages
+        page = reverse(f"admin:{address}_changelist")
+        answer = boss.get(page, {"tenant": str(2**63)})
+        is_refused = answer.status_code == 302 and answer["Location"] == f"{page}?e=1"
+        assert is_refused or (answer.status_code == 200 and not answer.context["cl"].result_list)
+
+
+def test_an_address_with_a_text_that_is_no_id_is_no_error(boss: Client) -> None:
+    for model in admin.site._registry:
+        answer = boss.get(reverse(f"admin:{name(model)}_change", args=["inf"]))
+        assert answer.status_code in (302, 403, 404), name(model)
+
+
+@pytest.mark.parametrize(
+    "address", ["?q=a%00b", "?state=%00", "?%00=1", "?after=%00", "a%00b/change/", "a%00b/history/"]
+)
+def test_an_address_with_a_nul_is_refused(boss: Client, address: str) -> None:
+    """PostgreSQL raises DataError for it, SQLite finds nothing."""
+    answer = boss.get(reverse("admin:jobs_job_changelist") + address)
+    assert answer.status_code == 400
+    assert b"internal" not in answer.content
+    assert boss.get(reverse("admin:jobs_job_changelist") + "?q=%2500").status_code == 200
