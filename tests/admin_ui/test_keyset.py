@@ -70,6 +70,7 @@ def test_a_page_whose_rows_were_deleted_is_the_first_page() -> None:
     assert cut(rows, size=5, after=last.id).rows == list(rows[:5])
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize(
     ("address", "key"),
@@ -114,6 +115,7 @@ def test_lists_run_no_count_query(boss: Client) -> None:
         assert not [query["sql"] for query in asked if "COUNT(" in query["sql"]]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.usefixtures("filled")
 def test_a_list_offers_no_select_all_across_pages(boss: Client) -> None:
     """The page of bulk actions, which counts first and works in steps, is for that."""

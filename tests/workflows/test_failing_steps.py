@@ -105,6 +105,7 @@ def swept_to_end(run: Run, theatre: Theatre) -> Run:
     return run
 
 
+@pytest.mark.sqlite_only
 def test_a_failed_step_is_tried_again_after_growing_pauses(theatre: Theatre, poison: Poison) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     poison.run_ids = {run.id}
@@ -294,6 +295,7 @@ def test_a_run_whose_step_raises_costs_the_others_no_transaction(
     assert written == [3]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "error",
     [OperationalError("locked"), ProgrammingError("no such column"), StoreUnavailable("away"), OSError()],

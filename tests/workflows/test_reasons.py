@@ -65,6 +65,7 @@ def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
     assert run.error_message.startswith(f"below failed: node_failed: deep failed: {FAILED}")
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("nodes", "node"),
     [

@@ -51,6 +51,7 @@ def erase(stage: Stage, row: Artifact) -> list[str]:
     return erased
 
 
+@pytest.mark.sqlite_only
 def test_a_url_that_was_signed_before_finds_nothing_and_the_bytes_may_come_again(stage: Stage) -> None:
     row = stored(stage)
     signed = stage.store.sign_get(row.key, 600.0)

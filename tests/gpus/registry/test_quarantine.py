@@ -57,6 +57,7 @@ def test_a_slot_that_runs_something_is_not_touched(world: World) -> None:
     assert not AuditEntry.objects.exists()
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "slot", ["gpu-9/0", "gpu-1/1", "gpu-1/9", "gpu-1", "gpu-1/x", "gpu-1/²", f"gpu-1/{'1' * 30}", "", "/0"]
 )

@@ -203,6 +203,7 @@ def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
     assert spec.max_poll_time == 600
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("values", "code"),
     [

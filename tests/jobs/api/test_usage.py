@@ -72,6 +72,7 @@ def test_usage_comes_as_a_table_too(acme: Account, used: None) -> None:
     assert acme.client.get(USAGE, {"as": "csv", "delimiter": ";"}).status_code == 400
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -46,6 +46,7 @@ def test_the_result_arrives_signed_under_the_messages_id(receiver: Receiver, sen
     assert [(line.number, line.status_code, line.error) for line in row.log.all()] == [(1, 204, "")]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 404, 500, 503])
 def test_any_answer_but_2xx_is_tried_again(receiver: Receiver, send: Send, status: int) -> None:
     receiver.answer = say(status, {"Location": "/elsewhere"})

@@ -121,6 +121,7 @@ def test_base64_and_data_uris_at_named_places_become_artifacts(shop, server) -> 
     assert {row.made_by_job for row in Artifact.objects.all()} == {job.pk}
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("path", "result"),
     [
@@ -137,6 +138,7 @@ def test_paths_and_spellings(shop, server, path: str, result: Any) -> None:
     assert Artifact.objects.get().bytes == len(PNG)
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "escape", [lambda text: text.replace("/", "\\/"), lambda text: text.replace("+", "\\u002b")]
 )
@@ -245,6 +247,7 @@ def failed(shop: Shop, error: type[Exception], code: str, *, retried: bool = Fal
     return str(job.error_message or Attempt.objects.get().error_message)
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("result", "says"),
     [
@@ -325,6 +328,7 @@ def test_files_beyond_the_workers_limit_name_the_setting(shop, server, settings,
     assert "more than 50000 bytes (DISPATCHER_ANSWER_FILE_BYTES)" in message
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "headers",
     [{"Content-Length": "999999"}, {"Content-Length": "90000"}, {}],
@@ -424,6 +428,7 @@ def test_marked_places_become_artifacts_and_the_rest_is_checked(shop, server) ->
     assert job.result["seed"] == 7
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("result", "says"),
     [

@@ -81,6 +81,7 @@ def test_the_file_is_read_once_for_all_tries_and_its_server_gets_a_url_of_ours(
     assert asked == [URL]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("image", "says"),
     [
