@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
+
+_PROC = Path("/proc")
 
 
 def is_alive(pid: int) -> bool:
     """Zombies are dead: whoever started them has not looked yet."""
     try:
         os.kill(pid, 0)
-        state = subprocess.run(
-            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
-    except ProcessLookupError:
+        state = _state_in_proc(pid) if (_PROC / "self" / "stat").exists() else _state_by_ps(pid)
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    return bool(state.strip()) and not state.startswith("Z")
+    return bool(state) and state[0] not in "ZX"
+
+
+def _state_in_proc(pid: int) -> str:
+    """Tests ask many times a second; `ps` takes ten milliseconds of CPU time."""
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].strip()
+
+
+def _state_by_ps(pid: int) -> str:
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
