@@ -14,6 +14,7 @@ from jobs.events.announce import Announcer
 from jobs.ports import Ports, after_seconds
 from jobs.reports.database_clock import database_time, last_database_time
 from jobs.wakes import HintPublisher
+from workflows.execution.retried import retryable
 
 
 def make_production_ports() -> Ports:
@@ -35,6 +36,7 @@ def make_production_ports() -> Ports:
         send_wakes=hints.send_wakes,
         wake_callbacks=hints.wake_callbacks,
         wake_followers=hints.wake_followers,
+        retryable=retryable,
         announce=Announcer(lambda: str(settings.REDIS_URL)),
         database=ConnectionPool().connection,
         layouts=layouts,

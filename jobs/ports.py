@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils.module_loading import import_string
 
 from artifacts.store.configured import ProcessStore
@@ -29,7 +30,7 @@ from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from jobs.domain.access import Principal
-from jobs.models import Tenant
+from jobs.models import Job, Tenant
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
 from jobs.reports.jobs import Waiting
@@ -107,6 +108,7 @@ class Ports:
     send_wakes: sends wakes to GPU workers; returns how many were sent. Never raises.
     wake_callbacks: sends hints that these outbox rows are due; best effort, never raises.
     wake_followers: sends hints that these followers have notices of ends; best effort, never raises.
+    retryable: selects those of these dead letters whose success counts: for their follower, if they have one.
     announce: announces changed jobs to event streams and long polls; best effort, never raises.
     after: calls a function once, so many seconds later, in the background.
     database: returns a context with a connection for reads by `foundation.database.statements`.
@@ -127,6 +129,7 @@ class Ports:
     wake_callbacks: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[str]], None]
     wake_followers: Callable[[Sequence[str]], None] = lambda followers: None
+    retryable: Callable[[QuerySet[Job]], QuerySet[Job]] = lambda letters: letters
     after: Callable[[float, Callable[[], None]], None] = after_seconds
     database: Callable[[], AbstractContextManager[None]] = nullcontext
     clock_watch: ClockWatch = field(default_factory=AgreedClocks)

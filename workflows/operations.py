@@ -42,7 +42,7 @@ from workflows.domain.errors import (
 )
 from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
-from workflows.execution.cancelling import cancel_sub_runs
+from workflows.execution.cancelling import cancel_retried, cancel_sub_runs
 from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.recursion import refuse_recursion
@@ -311,7 +311,7 @@ def cancel_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
         if not asked and not running.exists():
             raise RunFinished
         record(by, "cancel_run", f"run:{run_id}")
-    cancel_sub_runs(run_id, now)
+    cancel_retried([run_id, *cancel_sub_runs(run_id, now)], ports)
     ports.wake_followers([follower_of(run_id)])
     ports.announce([run_id])
 

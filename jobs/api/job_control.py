@@ -83,7 +83,9 @@ class RetryDeadLetters(OperatorView):
     def post(self, request: Request) -> Response:
         chosen, dry_run = _filter_and_mode(request)
         if dry_run:
-            return Response({"retried": 0, "remaining": count(chosen, BulkAction.RETRY), "dry_run": True})
+            return Response(
+                {"retried": 0, "remaining": count(chosen, BulkAction.RETRY, self.ports), "dry_run": True}
+            )
         done = retry_jobs(chosen, by=actor(request), ports=self.ports)
         return Response({"retried": done.done, "remaining": done.remaining, "dry_run": False})
 
@@ -168,7 +170,7 @@ class BulkView(OperatorView):
         body = read_body(bodies.BulkBody, request.data)
         chosen, dry_run = body_filter(body.filter.given(), "/filter"), body.dry_run
         if dry_run:
-            done = BulkOutcome(0, count(chosen, action), 0)
+            done = BulkOutcome(0, count(chosen, action, self.ports), 0)
         else:
             done = act(chosen, by=actor(request), ports=self.ports)
         return Response(

@@ -388,6 +388,14 @@ class NotDeadLetter(Refused):
     status = 409
 
 
+class RunWasCancelled(Refused):
+    """The job is a part of a run that was cancelled, which drops its result. Rerun it as a job of its own, or
+    restart the run."""
+
+    code = "run_cancelled"
+    status = 409
+
+
 class PayloadErased(Refused):
     """The payload of the earlier job was erased. Run it again with a payload of your own."""
 

@@ -22,12 +22,12 @@ from gpus.errors import LeasingUnavailable
 from gpus.registry import queries
 from gpus.registry.audit import record
 from jobs import transitions
-from jobs.domain.errors import NotCancellable, NotDeadLetter, NotWaiting
+from jobs.domain.errors import NotCancellable, NotDeadLetter, NotWaiting, RunWasCancelled
 from jobs.domain.states import JobState
 from jobs.execution import follow_ups
 from jobs.execution.follow_ups import after_ends, remove_tickets
 from jobs.limits.submit_limits import queue_deadline_of
-from jobs.models import Attempt, Job
+from jobs.models import DEAD_LETTER, Attempt, Job
 from jobs.ports import Ports
 from jobs.reports.jobs import JobFilter
 from jobs.transitions import WAITING, Ended
@@ -103,7 +103,16 @@ def move_to_cancelled(
 
 
 def retry_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> None:
-    """Queue a dead letter again, in a new round with its own retry budget. Raises NotDeadLetter."""
+    """Queue a dead letter again, in a new round with its own retry budget. Raises NotDeadLetter,
+    RunWasCancelled."""
+    letter = Job.objects.filter(DEAD_LETTER, id=job_id)
+    follower = letter.exclude(followed_by=None).values_list("followed_by", flat=True).first()
+    if follower is not None and not ports.retryable(letter).exists():
+        run_id = follower.partition(":")[2]
+        raise RunWasCancelled(
+            f"The job is a part of run {run_id}, which was cancelled, and drops its result. Rerun it as a "
+            "job of its own, or restart the run."
+        )
     if not open_rounds([job_id], ports, by=by):
         raise NotDeadLetter()
 
@@ -168,9 +177,10 @@ class BulkOutcome:
     entry: int | None = field(default=None, compare=False)
 
 
-def count(chosen: JobFilter, action: BulkAction | None = None) -> int:
-    """Return how many jobs the action would change; without one, how many match. Changes no job."""
-    return (chosen.rows() if action is None else _candidates(chosen, action)).count()
+def count(chosen: JobFilter, action: BulkAction | None = None, ports: Ports | None = None) -> int:
+    """Return how many jobs the action would change; without one, how many match. Changes no job. ports: to
+    leave out dead letters that can't be retried."""
+    return (chosen.rows() if action is None else _candidates(chosen, action, ports)).count()
 
 
 def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
@@ -191,13 +201,15 @@ def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK
         ports.announce(requested)
         return len(ended)
 
-    return _in_batches(chosen, BulkAction.CANCEL, cancel, by, at_most)
+    return _in_batches(chosen, BulkAction.CANCEL, cancel, by, at_most, ports=ports)
 
 
 def retry_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
-    """Retry matching dead letters. The oldest failures come first, so that a job which fails again at once
-    does not keep later calls from reaching the others."""
-    return _in_batches(chosen, BulkAction.RETRY, lambda job_ids: open_rounds(job_ids, ports), by, at_most)
+    """Retry matching dead letters, but for those of cancelled runs. The oldest failures come first, so that a
+    job which fails again at once does not keep later calls from reaching the others."""
+    return _in_batches(
+        chosen, BulkAction.RETRY, lambda job_ids: open_rounds(job_ids, ports), by, at_most, ports=ports
+    )
 
 
 def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
@@ -207,12 +219,13 @@ def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BUL
         with transaction.atomic():
             return transitions.dismiss(job_ids, ports.clock.now())
 
-    return _in_batches(chosen, BulkAction.DISMISS, dismiss, by, at_most)
+    return _in_batches(chosen, BulkAction.DISMISS, dismiss, by, at_most, ports=ports)
 
 
-def _candidates(chosen: JobFilter, action: BulkAction) -> QuerySet[Job]:
+def _candidates(chosen: JobFilter, action: BulkAction, ports: Ports | None) -> QuerySet[Job]:
     if action is not BulkAction.CANCEL:
-        return chosen.dead_letters().order_by("finished_at", "id")
+        letters = chosen.dead_letters().order_by("finished_at", "id")
+        return ports.retryable(letters) if ports is not None and action is BulkAction.RETRY else letters
     unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
     requested = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
     rows = chosen.rows().filter(~requested, state__in=unfinished)
@@ -221,9 +234,15 @@ def _candidates(chosen: JobFilter, action: BulkAction) -> QuerySet[Job]:
 
 
 def _in_batches(
-    chosen: JobFilter, action: BulkAction, act: Callable[[Sequence[str]], int], by: str, at_most: int
+    chosen: JobFilter,
+    action: BulkAction,
+    act: Callable[[Sequence[str]], int],
+    by: str,
+    at_most: int,
+    *,
+    ports: Ports,
 ) -> BulkOutcome:
-    candidates = _candidates(chosen, action)
+    candidates = _candidates(chosen, action, ports)
     job_ids = list(candidates.values_list("id", flat=True)[:at_most])
     if not job_ids:
         return BulkOutcome(0, 0, 0)

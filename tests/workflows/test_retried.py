@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from jobs.domain.errors import NotDeadLetter, RunWasCancelled
 from jobs.models import Callback, EndNotice, Job
-from jobs.operations.jobs import cancel_job, retry_dead_letter
+from jobs.operations.jobs import BulkAction, cancel_job, count, retry_dead_letter, retry_jobs
+from jobs.reports.jobs import JobFilter
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
@@ -348,8 +350,9 @@ def test_a_failure_that_the_run_had_not_seen_before_the_retry_does_not_count(
 
 
 def test_a_success_does_not_begin_a_run_anew_that_was_cancelled_before_it(
-    theatre: Theatre, repair: Repair
+    theatre: Theatre, repair: Repair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(operations, "cancel_retried", lambda *_: 0)  # Redis is away
     ask = {"human": {"title": "?", "choose_from": [1]}}
     run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
     theatre.until(run, lambda: states(run)["b"] == "cancelled")
@@ -425,3 +428,73 @@ def test_a_sub_run_of_a_cancelled_run_does_not_go_on(
     child = Run.objects.get(depth=1)
     theatre.advance(child)
     assert (child.state, child.round) == (RunState.FAILED, 1)
+
+
+def retried_while_running(theatre: Theatre, repair: Repair) -> tuple[Run, str]:
+    """Return a running run, and its dead letter that was retried and waits."""
+    ask = {"human": {"title": "?", "choose_from": [1]}}
+    run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
+    theatre.until(run, lambda: states(run)["b"] == "cancelled")
+    [letter] = failed_jobs()
+    repair(letter)
+    return run, letter
+
+
+def test_a_cancel_reaches_a_retried_dead_letter(theatre: Theatre, repair: Repair) -> None:
+    run, letter = retried_while_running(theatre, repair)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    assert Job.objects.get(id=letter).state == "cancelled"
+    cancelling_runs.sweep(theatre.ports)
+    theatre.advance(run)
+    assert run.state == RunState.CANCELLED
+
+
+def test_a_cancel_reaches_a_retried_dead_letter_later_if_redis_was_away(
+    theatre: Theatre, repair: Repair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, letter = retried_while_running(theatre, repair)
+    with monkeypatch.context() as patched:
+        patched.setattr(operations, "cancel_retried", lambda *_: 0)
+        operations.cancel_run(run.id, ports=theatre.ports)
+    cancelling_runs.sweep(theatre.ports)
+    theatre.advance(run)
+    assert (run.state, Job.objects.get(id=letter).state) == (RunState.CANCELLED, "queued")
+    lost_ends.sweep(theatre.ports)
+    assert Job.objects.get(id=letter).state == "cancelled"
+
+
+def test_a_retry_in_a_cancelled_run_is_refused(theatre: Theatre) -> None:
+    ask = {"human": {"title": "?", "choose_from": [1]}}
+    run = theatre.start({"nodes": {"a": faulty(), "ask": ask}})
+    theatre.until(run, lambda: states(run)["a"] == "failed")
+    other = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
+    letter = Node.objects.get(run=run, key="a").job_id or ""
+    operations.cancel_run(run.id, ports=theatre.ports)
+    everything = JobFilter()
+    for is_over in (False, True):
+        if is_over:
+            cancelling_runs.sweep(theatre.ports)
+            theatre.advance(run)
+            assert run.state == RunState.CANCELLED
+        with pytest.raises(RunWasCancelled, match=run.id) as refused:
+            retry_dead_letter(letter, by="user:boss", ports=theatre.ports)
+        assert (refused.value.code, refused.value.status) == ("run_cancelled", 409)
+        assert count(everything, BulkAction.RETRY, theatre.ports) == 1
+    assert count(everything, BulkAction.DISMISS, theatre.ports) == 2
+    outcome = retry_jobs(everything, by="user:boss", ports=theatre.ports)
+    assert (outcome.done, outcome.remaining, outcome.refused) == (1, 0, 0)
+    assert Job.objects.get(followed_by=f"run:{other.id}").round == 2
+    with pytest.raises(NotDeadLetter):
+        retry_dead_letter("0" * 26, ports=theatre.ports)
+
+
+def test_a_dead_letter_of_a_run_past_its_deadline_is_retried(theatre: Theatre, repair: Repair) -> None:
+    """The run was not cancelled: it failed."""
+    run = theatre.start({"nodes": {"a": faulty(), "ask": {"human": {"title": "?", "choose_from": [1]}}}})
+    theatre.until(run, lambda: states(run)["a"] == "failed")
+    Run.objects.filter(id=run.id).update(deadline_at=timezone.now() - timedelta(seconds=1))
+    cancelling_runs.sweep(theatre.ports)
+    [letter] = failed_jobs()
+    repair(letter)
+    assert Job.objects.get(id=letter).round == 2
+    theatre.until(run, lambda: run.round == 2 or run.state != RunState.RUNNING)

@@ -12,6 +12,7 @@ from tests.support.waiting import wait_for
 from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
+from workflows.execution.retried import retryable
 from workflows.models import Run, Version
 from workflows.tasks import advance_now
 
@@ -24,7 +25,7 @@ class Theatre:
         self.woken: list[str] = []
         self.keeps_laws = True
         """False: the test plants violations."""
-        self.ports = replace(shop.ports, wake_followers=self.woken.extend)
+        self.ports = replace(shop.ports, wake_followers=self.woken.extend, retryable=retryable)
         self.advancer = Advancer(self.ports)
         self.tenant = make_tenant()
         shop.ports = self.ports

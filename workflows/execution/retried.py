@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from django.db import transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Substr
 
 from foundation.database.connections import write_lock
-from jobs.models import EndNotice
+from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from workflows.definition.read import read_definition
 from workflows.domain.advance import NEEDS_SKIPPED, NEEDS_UNMET, Window, nodes_to_restart
@@ -43,6 +45,15 @@ def retried_among(run_ids: Iterable[str]) -> set[str]:
     return {name.partition(":")[2] for name in notices.values_list("followed_by", flat=True)}
 
 
+def retryable(letters: QuerySet[Job]) -> QuerySet[Job]:
+    """Select those of these dead letters whose run was not cancelled, and those without a run."""
+    requested = Q(state=RunState.RUNNING.value, cancel_requested_at__isnull=False, error_code="")
+    requested &= Q(deadline_at=None) | Q(deadline_at__gt=F("cancel_requested_at"))  # else it ends as failed
+    run_id = Substr(OuterRef("followed_by"), len(follower_of("")) + 1)
+    cancelled = Run.objects.filter(requested | Q(state=RunState.CANCELLED.value), id=run_id)
+    return letters.exclude(Exists(cancelled))
+
+
 def take_retried(run_id: str, ports: Ports) -> bool:
     """Take the notices of retried jobs of a run into account, and delete them. Return True if the run goes
     on.
@@ -58,7 +69,7 @@ def take_retried(run_id: str, ports: Ports) -> bool:
                 followed_by=follower_of(run_id), round__gt=1, state=NodeState.COMPLETED.value
             )
         )
-        if run is None or _is_cancelled(run) or run.erase_requested_at is not None or not notices:
+        if run is None or is_cancelled(run) or run.erase_requested_at is not None or not notices:
             EndNotice.objects.filter(id__in=[notice.id for notice in notices]).delete()
             return False
         plan = read_definition(run.version.spec)
@@ -142,7 +153,7 @@ def postponed_of_ended_runs(most: int) -> list[str]:
     return [run_id for run_id in found if run_id not in running][:most]
 
 
-def _is_cancelled(run: Run) -> bool:
+def is_cancelled(run: Run) -> bool:
     """Return True if the run was cancelled, or one that it is a part of was, or is to be."""
     above: Run | None = run
     while above is not None:

@@ -1,7 +1,8 @@
 """Nodes whose job, sub-run or wait has ended without a notice. It happens while a worker of a release without
 notices still runs; otherwise it is a defect, and the log says so.
 
-Notices for runs that have ended are deleted here, too; a retried dead letter lets its run go on first."""
+Notices for runs that have ended are deleted here, too; a retried dead letter lets its run go on first. That
+of a cancelled run is cancelled."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.domain.states import RunState
-from workflows.execution.retried import end_postponed, postponed_of_ended_runs, take_retried
+from workflows.execution.cancelling import cancel_retried, retried_jobs
+from workflows.execution.retried import end_postponed, is_cancelled, postponed_of_ended_runs, take_retried
 from workflows.models import Node, Run, follower_of
 
 log = structlog.get_logger(__name__)
@@ -31,6 +33,7 @@ _FINAL = [state.value for state in FINAL_JOB_STATES]
 def sweep(ports: Ports) -> SweepCount:
     """looked: open nodes whose work has ended. repaired: those that got a notice."""
     _delete_for_ended(ports)
+    _cancel_retried(ports)
     running = Node.objects.filter(finished_at=None, run__state=RunState.RUNNING.value)
     state = Job.objects.filter(id=OuterRef("job_id"), state__in=_FINAL).values("state")
     over = running.annotate(ended_as=Subquery(state)).exclude(ended_as=None)
@@ -53,6 +56,13 @@ def sweep(ports: Ports) -> SweepCount:
         return True
 
     return sweep_rows("lost_ends", ended, notify)
+
+
+def _cancel_retried(ports: Ports) -> None:
+    """Cancel retried dead letters whose run was cancelled as they were retried, or while Redis was away."""
+    followers = retried_jobs().order_by().values_list("followed_by", flat=True).distinct()[:MAX_NODES]
+    runs = Run.objects.filter(id__in=[(follower or "").partition(":")[2] for follower in followers])
+    cancel_retried([run.id for run in runs if is_cancelled(run)], ports)
 
 
 def _delete_for_ended(ports: Ports) -> None:

@@ -17,7 +17,7 @@ from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs import ports
-from jobs.domain.errors import NotDeadLetter
+from jobs.domain.errors import NotDeadLetter, RunWasCancelled
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.operations.jobs import (
@@ -172,7 +172,7 @@ def act_on_each(job_ids: Sequence[str], action: BulkAction) -> list[dict[str, An
         try:
             acts[action](job_id, ports=jobs.ports.production_ports(), by=cli_actor())
             outcomes.append({"job_id": job_id, "done": True, "error": None})
-        except NotDeadLetter as refusal:
+        except (NotDeadLetter, RunWasCancelled) as refusal:
             outcomes.append({"job_id": job_id, "done": False, "error": plain(refusal)})
     return outcomes
 
