@@ -142,10 +142,15 @@ class Folder:
         with _store_errors(), self._folder(place) as folder:
             return os.fstat(folder).st_mtime
 
-    def free_bytes(self) -> int:
-        """Return the bytes that the file system still takes."""
-        with _store_errors(), self._folder((), make=True) as folder:
-            found = os.fstatvfs(folder)
+    def free_bytes(self, file: int | None = None) -> int:
+        """Return the bytes that the file system still takes. file: descriptor of an open file of the store,
+        which is asked in one call."""
+        with _store_errors():
+            if file is not None:
+                found = os.fstatvfs(file)
+            else:
+                with self._folder((), make=True) as folder:
+                    found = os.fstatvfs(folder)
         return found.f_bavail * found.f_frsize
 
     @contextmanager

@@ -37,7 +37,7 @@ class Incoming(ABC):
         if len(data) > self.missing:
             raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
         if self._reserve_bytes and self._received >= self._has_room_until:
-            if self._folder.free_bytes() - self._reserve_bytes < len(data):
+            if self._free_bytes() - self._reserve_bytes < len(data):
                 raise StoreFull("The store's disk has no room for the rest of this object.")
             self._has_room_until = self._received + CHUNK_BYTES
         first = self._received
@@ -56,6 +56,10 @@ class Incoming(ABC):
     @abstractmethod
     def _write(self, data: memoryview, first: int) -> None:
         """Write bytes of which the first is number `first`, from 0."""
+
+    @abstractmethod
+    def _free_bytes(self) -> int:
+        """Return the bytes that the file's disk still takes."""
 
     @abstractmethod
     def _begin_writeback(self, first: int, behind: int) -> None:
@@ -107,6 +111,9 @@ class Receiver(Incoming):
         with self._folder.errors():
             while data:
                 data = data[os.write(self._descriptor, data) :]
+
+    def _free_bytes(self) -> int:
+        return self._folder.free_bytes(self._descriptor)
 
     def _begin_writeback(self, first: int, behind: int) -> None:
         begin_writeback(self._descriptor, first, behind)

@@ -139,7 +139,7 @@ def test_a_broken_disk_is_unavailable(store: LocalStore, monkeypatch: pytest.Mon
 
 
 def test_a_full_disk_is_answered_with_507(local_stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder.Folder, "free_bytes", lambda self: len(DATA) - 1)
+    monkeypatch.setattr(folder.Folder, "free_bytes", lambda self, file=None: len(DATA) - 1)
     answer = local_stage.put(KEY, DATA)
     assert (answer.status_code, answer.json()["code"]) == (507, "artifact_store_full")
     assert "60" in answer.headers["Retry-After"]
@@ -161,7 +161,7 @@ def test_uploads_at_once_leave_that_room_free(
     now = local_stage.store.now  # type: ignore[attr-defined]
     store = LocalStore(tmp_path / "other", "http://x", now, reserve_bytes=1000)
 
-    def free(self: folder.Folder) -> int:
+    def free(self: folder.Folder, file: int | None = None) -> int:
         return 1100 - sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
 
     monkeypatch.setattr(folder.Folder, "free_bytes", free)
@@ -172,6 +172,21 @@ def test_uploads_at_once_leave_that_room_free(
             other.add(second)
         one.finish()
     assert files(store) == [f"a/7/{key_of(first).sha256[:2]}/{key_of(first).sha256}"]
+
+
+def test_an_upload_opens_nothing_while_its_bytes_arrive(
+    tmp_path: Path, local_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask for the room on the disk by a walk from the root took five calls for each MiB, after each of
+    which its thread takes the interpreter."""
+    now = local_stage.store.now  # type: ignore[attr-defined]
+    store = LocalStore(tmp_path / "other", "http://x", now, reserve_bytes=1000)
+    with store.receive(KEY, len(DATA)) as receiver:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", lambda *args, **options: pytest.fail(f"opened {args}"))
+            receiver.add(DATA)
+        receiver.finish()
+    assert b"".join(store.chunks(KEY)) == DATA
 
 
 def test_an_upload_reaches_the_disk_while_it_arrives(

@@ -335,10 +335,10 @@ def test_a_full_disk_begins_no_upload(store: LocalStore, monkeypatch: pytest.Mon
 
 def test_parts_leave_the_room_free_that_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store(tmp_path / "store", reserve_bytes=1000)
-    monkeypatch.setattr(folder.Folder, "free_bytes", lambda self: 1250)
+    monkeypatch.setattr(folder.Folder, "free_bytes", lambda self, file=None: 1250)
     upload = begun(store)
     with store.receive_part(KEY, upload.upload, 1, 100) as receiver:
-        monkeypatch.setattr(folder.Folder, "free_bytes", lambda self: 1099)
+        monkeypatch.setattr(folder.Folder, "free_bytes", lambda self, file=None: 1099)
         with pytest.raises(StoreFull):
             receiver.add(DATA[:100])
     with pytest.raises(StoreFull):

@@ -120,7 +120,7 @@ def test_an_upload_that_is_refused_midway_gets_its_answer(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, free = ONE * 20, iter([10**9, 10**9, 0])  # more than the buffers between hold
-    monkeypatch.setattr(Folder, "free_bytes", lambda self: next(free))
+    monkeypatch.setattr(Folder, "free_bytes", lambda self, file=None: next(free))
     with serving(LIMITS, ArtifactBytes(lambda: store)) as web:
         connection = web.connect(send=put(store, data) + data)
         said = until_closed(connection)
