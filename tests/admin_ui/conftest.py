@@ -12,7 +12,6 @@ from django.contrib.auth.models import Group, User
 from django.test import Client, override_settings
 
 import admin_ui.middleware  # noqa: F401  its receiver of sign-ins sets the session that requests expect
-from admin_ui.parts.groups import write_groups
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch
@@ -26,7 +25,7 @@ from jobs.ports import Ports
 from tests.support.announcements import announce_patiently
 from tests.support.servers.web import running_web
 
-from .browser import BROWSER, SWITCHES, WebBrowser
+from .browser import Chromium, WebBrowser, running_chromium
 from .rows import fill
 
 
@@ -159,13 +158,16 @@ def fake_ports(monkeypatch: pytest.MonkeyPatch) -> FakePorts:
     return fake_ports
 
 
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    with running_chromium() as chromium:
+        yield chromium
+
+
 @pytest.fixture(scope="module")
-def web_browser(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[WebBrowser]:
-    """One chromium and one web process for all tests of a module, on a real Redis, so that any fleet's leases
-    and announcements work. Such tests also need `transactional_db`."""
-    if BROWSER is None:
-        pytest.skip("no chromium on PATH")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+def web_browser(django_db_setup: None, valkey: EmbeddedValkey, chromium: Chromium) -> Iterator[WebBrowser]:
+    """One web process for all tests of a module, and the session's chromium, on a real Redis, so that any
+    fleet's leases and announcements work. Such tests also need `transactional_db`."""
     real = replace(
         FakePorts().ports(),
         leases=RedisFleets(lambda: valkey.url),
@@ -176,10 +178,8 @@ def web_browser(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[WebBr
         patch.setitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         patch.setattr(ports, "production_ports", lambda: real)
         announce_patiently(patch)
-        with running_web() as web, playwright.sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=BROWSER, args=SWITCHES)
+        with running_web() as web, chromium.in_use() as browser:
             yield WebBrowser(browser, web.url)
-            browser.close()
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def filled(db: None) -> None:
 
 
 def _member(group: str) -> Client:
-    write_groups()
+    """Of a group that `migrate` has written."""
     user = User.objects.create_user(group, password="correct horse", is_staff=True)
     user.groups.add(Group.objects.get(name=group))
     return _client(user)

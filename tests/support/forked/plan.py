@@ -25,12 +25,14 @@ class Unit:
 
 
 MOST_SCENARIOS = 30
-_SHARED = ("shared_system", "player")
+_BROWSER = "web_browser"
+_SHARED = ("shared_system", "player", _BROWSER)
 """Fixtures of a whole run that take seconds to start: their tests are one unit."""
 
 
 def units(items: Sequence[pytest.Item]) -> list[Unit]:
-    """Return the units of all items. Each long test is one, unless it shares a fixture with others."""
+    """Return the units of all items. Each long test is one, unless it shares a fixture with others. Tests in
+    a browser are one unit, and begin with the long ones."""
     together: dict[tuple[Kind, str], list[int]] = {}
     for number, item in enumerate(items):
         together.setdefault(_place(item), []).append(number)
@@ -51,7 +53,7 @@ def _in_two(items: Sequence[pytest.Item], tests: list[int]) -> list[list[int]]:
 
 def _place(item: pytest.Item) -> tuple[Kind, str]:
     shared = next((name for name in _SHARED if name in getattr(item, "fixturenames", ())), "")
-    if item.get_closest_marker("long"):
+    if item.get_closest_marker("long") or shared == _BROWSER:
         return "long", shared or item.nodeid
     if item.get_closest_marker("scenario"):
         return "scenario", shared or str(item.path)

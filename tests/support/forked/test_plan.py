@@ -22,7 +22,7 @@ def others(folder: str, *sizes: int) -> list[Unit]:
     return [Unit("other", folder, tuple(range(size))) for size in sizes]
 
 
-def test_tests_of_a_file_of_one_system_and_of_one_player_stay_together() -> None:
+def test_tests_of_a_file_of_one_system_of_one_player_and_of_one_browser_stay_together() -> None:
     items: Any = [
         Item("a/one.py::1"),
         Item("a/s.py::1", "scenario", fixture="shared_system"),
@@ -33,6 +33,8 @@ def test_tests_of_a_file_of_one_system_and_of_one_player_stay_together() -> None
         Item("a/one.py::2"),
         Item("c/long.py::1", "long", fixture="player"),
         Item("d/long.py::1", "long", fixture="player"),
+        Item("a/pages.py::1", fixture="web_browser"),
+        Item("e/pages.py::1", "long", fixture="web_browser"),
     ]
     assert units(items) == [
         Unit("other", "a", (0, 6)),
@@ -41,6 +43,7 @@ def test_tests_of_a_file_of_one_system_and_of_one_player_stay_together() -> None
         Unit("long", "a", (3,)),
         Unit("long", "a", (4,)),
         Unit("long", "c", (7, 8)),
+        Unit("long", "a", (9, 10)),
     ]
 
 
