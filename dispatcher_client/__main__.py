@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     url, key = os.environ.get("DISPATCHER_URL"), os.environ.get("DISPATCHER_API_KEY")
     if not url or not key:
-        parser.error("DISPATCHER_URL and DISPATCHER_API_KEY must be set")
+        parser.error("DISPATCHER_URL and DISPATCHER_API_KEY must be set; for `up`, by `. var/up.env`")
     spool = options.spool or os.environ.get("DISPATCHER_SPOOL") or None
     command: Callable[[Client, argparse.Namespace], int] = options.command
     try:

@@ -97,6 +97,8 @@ def backup(file: Path, folder: DataFolder, environment: Mapping[str, str]) -> Do
     folder: of `up`, running or not; it need not exist where `environment` has DATABASE_URL and a secret key.
     Raises BackupError, OSError and sqlite3.Error.
     """
+    if not file.parent.is_dir():
+        raise BackupError(f"there is no folder {file.parent}")
     if file.exists():
         raise BackupError(f"{file} exists already: choose another name")
     url = database_url(folder, environment)

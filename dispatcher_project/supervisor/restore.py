@@ -112,6 +112,8 @@ def restore(file: Path, folder: DataFolder, environment: Mapping[str, str], *, o
 
 def _unpack(file: Path, place: Path) -> dict[str, Any]:
     """Write the files of a backup into the folder, only those whose names are known. Return its manifest."""
+    if not file.exists():
+        raise BackupError(f"there is no file {file}")
     try:
         with tarfile.open(file) as tar:
             for name in (MANIFEST, SQLITE, POSTGRESQL, *SECRETS):

@@ -274,7 +274,7 @@ class Command(TerminalCommand):
 
 def problem_text(problem: Problem) -> str:
     """Return the errors of a schedule in one line, each with its place."""
-    places = "; ".join(f"{error.pointer or '/'}: {error.detail}" for error in problem.errors)
+    places = "; ".join(f"{error.pointer or '/'}: {error.detail.rstrip('.')}" for error in problem.errors)
     return places or problem.detail
 
 

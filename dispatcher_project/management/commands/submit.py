@@ -99,7 +99,7 @@ def read_payload(text: str) -> Any:
     try:
         return read_json(raw)
     except Problem as problem:
-        raise CommandError(f"the payload: {problem_text(problem)}") from None
+        raise CommandError(f"the payload: {problem_text(problem)}".replace(": The body", "")) from None
 
 
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:

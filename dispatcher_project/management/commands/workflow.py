@@ -21,6 +21,7 @@ from foundation.http_api.problems import Problem
 from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
+from jobs.domain.errors import Refused
 from workflows import operations
 from workflows.api.views import version_json
 from workflows.definition.queue_workflows import NotConvertible, convert, pipeline_names
@@ -179,7 +180,8 @@ class Command(TerminalCommand):
         if first < 1:
             raise CommandError(f"{workflow.name} has one version; nothing to compare it with")
         before, after = _version(workflow, first), _version(workflow, to)
-        texts = [_pretty(one.spec).splitlines() for one in (before, after)]
+        # sorted: the order of keys is no part of the content
+        texts = [_pretty(one.spec, sort_keys=True).splitlines() for one in (before, after)]
         first_name, to_name = f"{workflow.name} v{first}", f"{workflow.name} v{to}"
         lines = list(difflib.unified_diff(texts[0], texts[1], first_name, to_name, lineterm=""))
         self.report({"from": first, "to": to, "diff": lines}, *(lines or ["no difference"]))
@@ -244,6 +246,10 @@ class Command(TerminalCommand):
             ).run
         except Problem as problem:
             raise CommandError(text_of_problem(workflow.name, problem)) from None
+        except Refused as refused:
+            if refused.pointer is None:
+                raise
+            raise CommandError(plain(f"{workflow.name}: {refused.pointer}: {refused}")) from None
         if options["wait"] is None:
             said = f"{run.id} running; `{command_line(f'run {run.id} --follow')}` shows it"
             self.report(run_document(find_run(run.id)), said)
@@ -304,8 +310,8 @@ def _needs(plan: Plan) -> dict[str, frozenset[str]]:
     return {key: node.needs for key, node in plan.nodes.items()}
 
 
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+def _pretty(value: Any, *, sort_keys: bool = False) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=sort_keys)
 
 
 def _pipelines(names: list[str], beside: Path, folder: Path | None) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_payloads_come_from_stdin_and_files_too(
     [
         (["nope", "{}"], "No model 'nope' is registered."),
         (["m", "[1]"], "payload: Must be of type object."),
-        (["m", "{bad"], "the payload: The body is not valid JSON"),
+        (["m", "{bad"], "the payload is not valid JSON"),
         (["m", '{"a": "\\u0000"}'], "the payload:"),
         (["m", "@/nowhere"], "the payload cannot be read"),
         (["m", "{}", "--priority", "10"], "priority: Must be at most 9."),

@@ -91,6 +91,10 @@ def test_what_cannot_be_restored_is_refused_before_any_change(tmp_path: Path) ->
     for file in ("cut.tar", "old/secret_key"):
         with pytest.raises(BackupError, match="is not a backup, or is cut off"):
             restore(tmp_path / file, new, {}, overwrite=False)
+    with pytest.raises(BackupError, match=r"there is no file .*gone\.tar"):
+        restore(tmp_path / "gone.tar", new, {}, overwrite=False)
+    with pytest.raises(BackupError, match=r"there is no folder .*gone$"):
+        backup(tmp_path / "gone" / "b.tar", old, {})
     with pytest.raises(BackupError, match="the backup is of SQLite, and DATABASE_URL names PostgreSQL"):
         restore(tmp_path / "b.tar", new, {"DATABASE_URL": "postgresql://x/y"}, overwrite=False)
     new.create()
