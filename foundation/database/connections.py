@@ -3,7 +3,7 @@
 A thread with a connection of its own would keep it while it waits for a GPU, or pay 15 ms for a new one after
 each wait. The pool keeps as many connections as are in use at once, up to a limit.
 
-Transactions take one round trip to PostgreSQL. With SQLite, one writer of this process writes at a time.
+Transactions take two round trips to PostgreSQL. With SQLite, one writer of this process writes at a time.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ class ConnectionPool:
 
 @contextmanager
 def one_round_trip() -> Iterator[None]:
-    """PostgreSQL's pipeline mode: BEGIN, inserts and COMMIT take one round trip instead of one each.
+    """PostgreSQL's pipeline mode: the statements of the block take one round trip instead of one each.
 
-    Enclose a transaction. The error of a statement is raised by the next read, by the commit, or here. SQLite
-    executes the statements one by one."""
+    For the last statements of a transaction, with its COMMIT; `pipelined_transaction` is for a whole one. The
+    error of a statement is raised by the next read, by the commit, or here. SQLite executes the statements
+    one by one."""
     database: Any = connections[DEFAULT_DB_ALIAS]
     if database.vendor != "postgresql" or not database.Database.Pipeline.is_supported():
         yield

@@ -26,7 +26,7 @@ from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
 from django.db.models.functions import Coalesce, Length
 
 from foundation.database import statements
-from foundation.database.connections import one_round_trip
+from foundation.database.connections import pipelined_transaction
 from foundation.database.statements import value
 from foundation.ids import new_id
 from foundation.secrets import SecretUnreadable
@@ -124,7 +124,7 @@ def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[T
     taken, refused = list[Taken](), 0
     unsigned: dict[str, int] = {}
     readable: dict[int, bool] = {}
-    with one_round_trip(), transaction.atomic():
+    with pipelined_transaction():
         due = {row["id"]: row for row in _read_due(list(ids), next_at=now)}
         for row in (due[pk] for pk in dict.fromkeys(ids) if pk in due):
             queue = (row["of_id"], row["receiver"] or receiver_of(row["url"]))
@@ -197,7 +197,7 @@ def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
     Returns `delivered`, `gone` (410), `failed` (sent again later) or `gave_up` for each.
     """
     ends = [_end(taken, outcome, now) for taken, outcome in sent]
-    with one_round_trip(), transaction.atomic():
+    with pipelined_transaction():
         for (taken, outcome), (_, change) in zip(sent, ends, strict=True):
             answer = {
                 "status_code": outcome.status,

@@ -19,7 +19,7 @@ from django.db import IntegrityError, transaction
 from artifacts.models import ArtifactUse
 from artifacts.uses import new_uses
 from foundation.database import statements
-from foundation.database.connections import one_round_trip, write_lock
+from foundation.database.connections import pipelined_transaction, write_lock
 from foundation.database.row_codec import new_row
 from foundation.database.statements import value
 from foundation.ids import new_id
@@ -103,7 +103,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
     """
     plan = _plan(entries, {})
     if plan.new:  # replays and refusals need no write lock
-        with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
+        with write_lock(len(plan.new)), pipelined_transaction():
             plan = _apply_limits(entries, plan)
             statements.write(plan.writes)
     _log(entries, plan.items)
@@ -113,7 +113,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
     """Store a batch as `store`, with its key and the answers of its jobs."""
     plan = _plan(entries, {})
-    with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
+    with write_lock(len(plan.new)), pipelined_transaction():
         plan = _apply_limits(entries, plan)
         statements.write(plan.writes)
         first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,6 +13,7 @@ from foundation.database import statements
 from foundation.database.connections import one_round_trip, pipelined_transaction
 from jobs.models import Event, Job
 from tests.support.factories import make_job
+from tests.support.round_trips import round_trips
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 only_postgresql = pytest.mark.skipif(
@@ -82,21 +82,10 @@ def insert_pipelined(job: Job, *numbers: int, then: Callable[[], object] = lambd
         then()
 
 
-def answers(work: Callable[[], object]) -> int:
-    """Return how often the server said that it is ready: the round trips."""
-    pgconn = connection.connection.pgconn
-    with tempfile.TemporaryFile() as file:
-        pgconn.trace(file.fileno())
-        work()
-        pgconn.untrace()
-        file.seek(0)
-        return file.read().count(b"ReadyForQuery")
-
-
 @only_postgresql
 def test_a_pipelined_transaction_takes_two_round_trips(job: Job) -> None:
     insert(job, 1)
-    assert answers(lambda: insert_pipelined(job, 2, 3)) == 2, "BEGIN, and all others"
+    assert round_trips(lambda: insert_pipelined(job, 2, 3)) == 2, "BEGIN, and all others"
     assert stored() == [1, 2, 3]
     assert connection.get_autocommit()
 

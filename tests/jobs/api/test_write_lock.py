@@ -1,4 +1,4 @@
-"""Writers of one process take turns on a database with one writer."""
+"""Writers of one process take turns on a database with one writer; elsewhere their transactions are short."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from foundation.database import connections, statements
 from jobs.domain.errors import QuotaExhausted
+from jobs.models import Job
 from jobs.submission import insert
 from jobs.submission.request import read_request
 from jobs.submission.submit import BatchKey, submit_batch
 from tests.jobs.api.conftest import Account, World
+from tests.support.round_trips import round_trips
 from tests.support.waiting import wait_for
 
 
@@ -119,6 +122,22 @@ def test_jobs_are_stored_under_the_lock(
     assert all(held)
     assert held
     assert not connections._lock.taken
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database
+@pytest.mark.usefixtures("zimg")
+def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, world: World) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has none")
+    requests = [read_request({"model": "zimg", "payload": {}})]
+
+    def submit() -> None:
+        submit_batch(requests, tenant=acme.tenant, ports=world.ports)
+
+    submit()
+    assert round_trips(submit) == 2, "BEGIN, and all others"
+    assert Job.objects.count() == 2
 
 
 @pytest.mark.django_db

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -17,8 +18,10 @@ from standardwebhooks import Webhook
 from gpus.models import AuditEntry
 from gpus.registry.queries import RegistryCache
 from jobs.callbacks import deliver as delivering
-from jobs.callbacks.deliver import DELAYS_SECONDS, replay
-from jobs.models import Callback
+from jobs.callbacks.deliver import DELAYS_SECONDS, Taken, replay, settle, take
+from jobs.callbacks.sending import Outcome
+from jobs.models import Callback, CallbackTry
+from tests.support.round_trips import round_trips
 
 from . import conftest
 from .conftest import NOW, Receiver, Sent, deliver, say
@@ -278,3 +281,14 @@ def test_taking_a_message_locks_no_row_but_its_own(receiver: Receiver, send: Sen
         thread.start()
         thread.join()
     assert done == [[(1,)]]
+
+
+@pytest.mark.database
+def test_taking_and_settling_take_two_round_trips_to_postgresql(send: Send) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite has none")
+    callback = send("http://127.0.0.1:1/hook").callback
+    taken: list[Taken] = []
+    assert round_trips(lambda: taken.extend(take([callback.id], NOW, lambda *_: True)[0])) == 2
+    assert round_trips(partial(settle, [(taken[0], Outcome(None, "no answer", 5))], NOW)) == 2
+    assert CallbackTry.objects.get(callback=callback).error == "no answer"
