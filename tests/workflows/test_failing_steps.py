@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, OperationalError, ProgrammingError
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection
 from django.utils import timezone
 
 from artifacts.store.contract import StoreUnavailable
@@ -276,6 +276,25 @@ def test_a_run_whose_step_raises_does_not_keep_others_from_advancing(
     failing = Run.objects.filter(step_failures=1).values_list("id", flat=True)
     assert set(failing) == {runs[0].id, runs[5].id}
     assert len(due.queue) == 0
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite stores the value")
+def test_a_value_that_the_database_refuses_fails_the_step_of_its_run_alone(
+    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
+    log = _Advance._log
+
+    def logged(self: _Advance, steps: Any) -> None:
+        log(self, steps)
+        if self.run.id == runs[1].id:
+            self.writes.events[-1].data = {"node": "a\0"}
+
+    monkeypatch.setattr(_Advance, "_log", logged)
+    DueRuns(theatre.advancer).wake([run.id for run in runs])
+    assert Job.objects.count() == 3
+    failing = Run.objects.get(step_failures=1)
+    assert (failing.id, failing.step_error[:9]) == (runs[1].id, "DataError")
 
 
 def test_a_run_whose_step_raises_costs_the_others_no_transaction(
