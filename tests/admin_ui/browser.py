@@ -36,7 +36,7 @@ _RUN_AXE = """async ({region, contrast}) => {
       '    ' + node.html.slice(0, 200) + ' ' + node.failureSummary.replaceAll('\\n', ' '))].join('\\n'))
 }"""
 _WIDER_THAN_THE_WINDOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-_OUTSIDE = """() => {
+OUTSIDE = """() => {
   const page = document.documentElement, list = document.querySelector('#result_list')
   if (list && list.scrollWidth > list.parentElement.clientWidth + 1) {
     return [`the list is cut off by ${list.scrollWidth - list.parentElement.clientWidth} px`]
@@ -94,7 +94,7 @@ class Visit:
     def parts_outside_the_window(self) -> list[str]:
         """Return by how many pixels the page, or its list, is wider than its room, and which parts are; empty
         if it is not."""
-        parts: list[str] = self.page.evaluate(_OUTSIDE)
+        parts: list[str] = self.page.evaluate(OUTSIDE)
         return parts
 
     def resize(self, size: tuple[int, int]) -> None:
