@@ -13,6 +13,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from uvicorn.config import STARTUP_FAILURE
 
+from artifacts.store.configured import read_place
 from dispatcher_project.settings.dispatcher import read_settings
 from dispatcher_project.web.protocol import WebLimits
 from dispatcher_project.web.server import make_server, within_descriptors
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         check_proxies(os.environ.get("FORWARDED_ALLOW_IPS", ""))
-        limits = within_descriptors(WebLimits.of(read_settings(environ.Env())))
+        known = read_settings(environ.Env())
+        read_place(known.artifact_store)
+        limits = within_descriptors(WebLimits.of(known))
     except ImproperlyConfigured as error:
         sys.stderr.write(f"web: {error}\n")
         return 2

@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import RedisError
 
 import jobs.ports
+from artifacts.checks import check_store
 from dispatcher_project.celery import app
 from dispatcher_project.cli.doctor.parts import (
     SECRETS_REMEDY,
@@ -42,6 +43,8 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if wrong := check_store(None):  # S3 without its package
+            raise CommandError(str(wrong[0].msg))
         try:
             call_command("migrate", verbosity=0, interactive=False)
         except OperationalError as error:

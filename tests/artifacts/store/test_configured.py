@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
@@ -15,6 +19,7 @@ from artifacts.store import s3
 from artifacts.store.configured import ProcessStore, read_place
 from artifacts.store.local import LocalStore
 from artifacts.store.s3 import NoBoto, S3Place, S3Store
+from foundation.program import ROOT
 
 
 def test_places_are_read() -> None:
@@ -47,6 +52,27 @@ def test_a_bad_place_is_refused_with_what_is_wrong(
     assert "secret" not in str(refused.value)
     monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store=place))
     assert [error.id for error in check_store(None)] == ["artifacts.E001"]
+    with pytest.raises(
+        ImproperlyConfigured, match=says
+    ):  # processes that run no checks, such as those of `up`
+        apps.get_app_config("artifacts").ready()
+
+
+@pytest.mark.parametrize("part", [["dispatcher_project.web"], ["dispatcher_project.cli", "gpu_worker"]])
+def test_a_process_with_a_bad_place_ends_with_one_line(part: list[str]) -> None:
+    environment = {**os.environ, "DISPATCHER_ARTIFACT_STORE": "ftp://box/a"}
+    ended = subprocess.run(
+        [sys.executable, "-m", *part],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode
+    assert "not ftp://" in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
