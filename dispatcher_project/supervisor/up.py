@@ -50,13 +50,25 @@ def main(arguments: Sequence[str]) -> int:
     keep_python_path()
     os.chdir(ROOT)  # the children's modules are found from here
     try:
-        folder.create()
+        _create(folder)
         with folder.locked():
             _run(folder, options, terminal)
     except (AlreadyRunning, CannotStart, StartFailed, OSError, RuntimeError) as error:
         terminal.plain(f"up: {error}")
         return 1
     return 0
+
+
+def _create(folder: DataFolder) -> None:
+    try:
+        folder.create()
+    except OSError as error:
+        reason = (
+            "there is a file of this name" if isinstance(error, FileExistsError) else error.strerror or error
+        )
+        raise CannotStart(
+            f"cannot use {folder.path} as data folder: {reason}; choose another with --data-dir"
+        ) from None
 
 
 def keep_python_path() -> None:

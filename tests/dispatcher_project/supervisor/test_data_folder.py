@@ -185,3 +185,17 @@ def test_hints_of_a_command_name_its_folder(monkeypatch: pytest.MonkeyPatch) -> 
     assert command_line("migrate") == "python3 manage.py migrate --data-dir '/srv/my data'"
     monkeypatch.setattr(sys, "argv", ["manage.py", "doctor"])
     assert command_line("migrate") == "python3 manage.py migrate"
+
+
+def test_up_names_a_data_folder_that_it_cannot_make(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # `up` changes it
+    (tmp_path / "file").touch()
+    for name, reason in (("file", "there is a file of this name"), ("file/in_it", "Not a directory")):
+        assert up.main(["--data-dir", str(tmp_path / name)]) == 1
+        said = capsys.readouterr().out
+        assert (
+            said
+            == f"up: cannot use {tmp_path / name} as data folder: {reason}; choose another with --data-dir\n"
+        )
