@@ -2,8 +2,8 @@
 
 A step is up to 0.1 µs of CPU time. The number of an expression's parts says little about its cost: to flatten
 200,000 values takes 10 ms, to compare each of them with 20 others 4 s. So each visit of a part costs what its
-kind costs, and a function also what it reads of its arguments; tests/foundation/test_metered_search.py
-measures both. A search stops as soon as its steps are used up.
+kind costs, and a function also what it reads of its arguments; `python -m benchmarks.search_steps` measures
+both. A search stops as soon as its steps are used up.
 """
 
 from __future__ import annotations
