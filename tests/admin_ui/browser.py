@@ -79,13 +79,12 @@ class Visit:
 
     def serious_findings(self) -> list[str]:
         """Return the serious and critical findings of axe-core."""
-        self.page.evaluate(_axe())
-        found: list[str] = self.page.evaluate(_RUN_AXE, {"region": "", "contrast": True})
-        return found
+        return self.findings_in("")
 
     def findings_in(self, region: str, *, contrast: bool = True) -> list[str]:
         """Return the serious and critical findings of axe-core's rules for WCAG A and AA in a part of the
-        page. contrast: False leaves out the dearest rule, that of colours."""
+        page; of all its rules in the whole page, if the region is empty. contrast: False leaves out the
+        dearest rule, that of colours."""
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(_axe())
         found: list[str] = self.page.evaluate(_RUN_AXE, {"region": region, "contrast": contrast})
