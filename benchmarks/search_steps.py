@@ -1,8 +1,8 @@
 """What searches cost, and how many steps they are charged: ``python -m benchmarks.search_steps``.
 
 The limit of steps bounds the CPU time of a run's expressions, so a step should cost about the same whatever
-the expression does. Printed for each shape: its CPU time; its cost, which is that time in thousands of steps of a
-simple filter; the steps that it is charged, in thousands; and the ratio of the two.
+the expression does. Printed for each shape: its CPU time; its cost, which is that time in thousands of steps
+of a simple filter; the steps that it is charged, in thousands; and the ratio of the two.
 `tests/foundation/test_metered_search.py` compares the steps with the costs noted here.
 """
 
