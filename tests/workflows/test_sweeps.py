@@ -9,7 +9,7 @@ import pytest
 
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Event, Job
-from jobs.sweeps.base import SweepCount
+from jobs.sweeps.base import SweepCount, sweep_rows
 from tests.support.factories import make_tenant
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
@@ -158,6 +158,23 @@ def test_a_node_whose_notice_was_never_written_gets_one(theatre: Theatre) -> Non
     assert lost_ends.sweep(theatre.ports) == SweepCount(1, 1)
     assert lost_ends.sweep(theatre.ports) == SweepCount(1, 0)
     assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+def test_a_node_that_ends_while_the_sweep_looks_gets_no_second_notice(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    ran(theatre)
+
+    def look_and_advance(*found: Any) -> SweepCount:
+        theatre.advance(run)
+        return sweep_rows(*found)
+
+    monkeypatch.setattr(lost_ends, "sweep_rows", look_and_advance)
+    assert lost_ends.sweep(theatre.ports) == SweepCount(1, 0)
+    assert run.state == RunState.COMPLETED
+    assert not EndNotice.objects.exists()
 
 
 def test_a_sub_run_whose_notice_was_never_written_gets_one(theatre: Theatre) -> None:

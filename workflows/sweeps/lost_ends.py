@@ -37,16 +37,19 @@ def sweep(ports: Ports) -> SweepCount:
     running = Node.objects.filter(finished_at=None, run__state=RunState.RUNNING.value)
     state = Job.objects.filter(id=OuterRef("job_id"), state__in=_FINAL).values("state")
     over = running.annotate(ended_as=Subquery(state)).exclude(ended_as=None)
-    ended: list[tuple[str, Any, Any]] = [
-        *over.order_by("id").values_list("run_id", "job_id", "ended_as")[:MAX_NODES]
+    ended: list[tuple[str, str, Any, Any]] = [
+        *over.order_by("id").values_list("id", "run_id", "job_id", "ended_as")[:MAX_NODES]
     ]
     runs = Run.objects.filter(parent_node__in=running).exclude(state=RunState.RUNNING.value)
-    ended += runs.values_list("parent_node__run_id", "id", "state")[:MAX_NODES]
+    ended += runs.values_list("parent_node", "parent_node__run_id", "id", "state")[:MAX_NODES]
 
-    def notify(found: tuple[str, Any, Any]) -> bool:
-        run_id, ended_id, state = found
+    def notify(found: tuple[str, str, Any, Any]) -> bool:
+        node_id, run_id, ended_id, state = found
         with transaction.atomic():
             if EndNotice.objects.filter(followed_by=follower_of(run_id), ended_id=ended_id).exists():
+                return False
+            # looked at last: the step that ends the node deletes the notice
+            if not Node.objects.filter(id=node_id, finished_at=None).exists():
                 return False
             EndNotice.objects.create(
                 followed_by=follower_of(run_id), ended_id=ended_id, state=state, at=ports.clock.now()
