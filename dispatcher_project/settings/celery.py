@@ -34,8 +34,8 @@ def broker_url(url: str) -> str:
     if parts.scheme in ("redis+socket", "redis", "rediss", "sentinel", "amqp", "amqps", "memory"):
         return url
     raise ImproperlyConfigured(
-        f"BROKER_URL must begin with redis://, rediss://, unix://, sentinel:// or amqp://, "
-        f"not {parts.scheme or 'nothing'}://"
+        "The broker's URL (BROKER_URL, or REDIS_URL where that is not set) must begin with redis://, "
+        f"rediss://, unix://, sentinel:// or amqp://, not {parts.scheme or 'nothing'}://"
     )
 
 
