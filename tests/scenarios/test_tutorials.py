@@ -83,6 +83,7 @@ def demo_fleet(system: System) -> Iterator[None]:
             system.operator.register(model, f"demo-{model}", f"{node.url}/{model}", 2, **fields)
         before = known_servers(system)
         yield
+        wait_for(lambda: not running(system), seconds=60, what="the end of jobs that a page did not wait for")
         for name in known_servers(system) - before | {f"demo-{model}" for model in models}:
             wait_for(lambda name=name: is_forgotten(system, name), what=f"{name} without a quarantine")
 
@@ -96,6 +97,11 @@ def is_forgotten(system: System, name: str) -> bool:
             raise
         return False
     return True
+
+
+def running(system: System) -> list[str]:
+    page = system.operator.ask("GET", "/queue/jobs?status=running")
+    return [job["job_id"] for job in page["results"]]
 
 
 def known_servers(system: System) -> set[str]:
