@@ -155,9 +155,6 @@ class PartReceiver(Incoming):
                 written = os.pwrite(self._file, data, at)
                 data, at = data[written:], at + written
 
-    def _free_bytes(self) -> int:
-        return self._folder.free_bytes(self._file)
-
     def _begin_writeback(self, first: int, behind: int) -> None:
         begin_writeback(self._file, self._first + first, self._first + behind)
 

@@ -23,6 +23,9 @@ class Incoming(ABC):
     reserve_bytes: room on the disk that stays free, also while other uploads fill it.
     """
 
+    _file: int
+    """Descriptor of the open file that the bytes go to."""
+
     def __init__(self, folder: Folder, size: int, reserve_bytes: int) -> None:
         self._folder, self._size, self._reserve_bytes = folder, size, reserve_bytes
         self._received = self._has_room_until = self._written_back = 0
@@ -37,7 +40,7 @@ class Incoming(ABC):
         if len(data) > self.missing:
             raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
         if self._reserve_bytes and self._received >= self._has_room_until:
-            if self._free_bytes() - self._reserve_bytes < len(data):
+            if self._folder.free_bytes(self._file) - self._reserve_bytes < len(data):
                 raise StoreFull("The store's disk has no room for the rest of this object.")
             self._has_room_until = self._received + CHUNK_BYTES
         first = self._received
@@ -56,10 +59,6 @@ class Incoming(ABC):
     @abstractmethod
     def _write(self, data: memoryview, first: int) -> None:
         """Write bytes of which the first is number `first`, from 0."""
-
-    @abstractmethod
-    def _free_bytes(self) -> int:
-        """Return the bytes that the file's disk still takes."""
 
     @abstractmethod
     def _begin_writeback(self, first: int, behind: int) -> None:
@@ -102,7 +101,7 @@ class Receiver(Incoming):
         self._place, self._sha256 = place, sha256
         self._make, self._is_new = make, is_new
         self._digest = hashlib.sha256()
-        self._name, self._descriptor = folder.new_file()
+        self._name, self._file = folder.new_file()
         self._is_open, self._is_published = True, False
 
     def _write(self, data: memoryview, first: int) -> None:
@@ -110,19 +109,16 @@ class Receiver(Incoming):
             self._digest.update(data)
         with self._folder.errors():
             while data:
-                data = data[os.write(self._descriptor, data) :]
-
-    def _free_bytes(self) -> int:
-        return self._folder.free_bytes(self._descriptor)
+                data = data[os.write(self._file, data) :]
 
     def _begin_writeback(self, first: int, behind: int) -> None:
-        begin_writeback(self._descriptor, first, behind)
+        begin_writeback(self._file, first, behind)
 
     def _publish(self) -> None:
         if self._sha256 is not None and self._digest.hexdigest() != self._sha256:
             raise wrong_hash(self._digest.hexdigest(), self._sha256)
         with self._folder.errors():
-            os.fsync(self._descriptor)
+            os.fsync(self._file)
         self._close()
         self._folder.publish(self._name, self._place, make=self._make, is_new=self._is_new)
         self._is_published = True
@@ -136,7 +132,7 @@ class Receiver(Incoming):
         if self._is_open:
             self._is_open = False
             with self._folder.errors():
-                os.close(self._descriptor)
+                os.close(self._file)
 
 
 def wrong_hash(found: str, declared: str) -> WrongBytes:
