@@ -28,6 +28,8 @@ def test_a_restarted_server_is_noticed_and_its_old_index_not_trusted(tmp_path: P
         rig = Rig(connect(server.url), "main").open()
         rig.server()
         rig.push("j1")
+        # a write to the append-only file is put off while another one is flushed
+        wait_for(lambda: rig.client.info("persistence")["aof_buffer_length"] == 0)
         server.kill()
         with pytest.raises(LeasingUnavailable, match="does not answer"):
             rig.claim()
