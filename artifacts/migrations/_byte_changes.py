@@ -1,9 +1,9 @@
 """Triggers that write each change of a tenant's artifact bytes as a row of `artifacts_bytechange`, in the
 transaction that changes them, whichever program does: also a process of the version before.
 
-On SQLite a migration that alters one of the two tables makes it anew, without its triggers, and the triggers
-of `artifacts_artifact` refuse the renaming of the other: such a migration begins with this operation's
-`drop`, and ends with the operation again, which also corrects the sums.
+SQLite rebuilds a table that a migration alters, and so loses the table's triggers; it also refuses to rename
+a table that triggers of another one name. A later migration of either table therefore begins with the
+statements of `drop` and ends with `CountBytes`, which creates the triggers and corrects the sums.
 """
 
 from __future__ import annotations

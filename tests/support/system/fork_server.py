@@ -67,7 +67,7 @@ class ForkServer:
             connection.sendall(LENGTH.pack(process.pid))
 
     def _leave(self, process: ForkedProcess) -> None:
-        """Nobody waits for it any more."""
+        """End a program whose caller has closed the connection."""
         self._selector.unregister(self._programs[process])
         _kill(process)
 
@@ -80,7 +80,7 @@ class ForkServer:
         for process in list(self._programs):
             if (code := process.poll()) is not None:
                 with self._programs.pop(process) as connection:
-                    with contextlib.suppress(KeyError):  # nobody waits
+                    with contextlib.suppress(KeyError):  # unregistered when its caller closed the connection
                         self._selector.unregister(connection)
                     with contextlib.suppress(OSError):
                         connection.sendall(LENGTH.pack(code))
