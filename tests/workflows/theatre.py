@@ -45,7 +45,7 @@ class Theatre:
         return operations.start_run(self.tenant.pk, "w", None, ports=self.ports).run
 
     def advance(self, run: Run) -> Run:
-        for follower in {f"run:{run.id}", *self.woken}:
+        for follower in dict.fromkeys([f"run:{run.id}", *self.woken]):
             advance_now(self.advancer, follower.removeprefix("run:"))
         run.refresh_from_db()
         return run
