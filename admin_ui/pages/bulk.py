@@ -224,7 +224,7 @@ class BulkPage(JobActions, HistoryAdmin):
             "form": form,
         }
         if form.is_valid():
-            total = count(form.job_filter, form.bulk_action)
+            total = count(form.job_filter, form.bulk_action, ports.production_ports())
             context |= {"total": total, **_labels(form.bulk_action)}
         return TemplateResponse(request, "admin_ui/bulk/page.html", context)
 

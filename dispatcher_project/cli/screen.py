@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from foundation.http_api.problems import Problem
+
 UNLIMITED = 1_000_000
 """The width, in columns, of an output that is no terminal."""
 
@@ -139,6 +141,12 @@ def plain(text: object, limit: int = 0) -> str:
     limit: in characters, 0 for none."""
     line = harmless(" ".join(str(text).split()))
     return line if not limit or len(line) <= limit else f"{line[: max(limit - 1, 0)]}…"
+
+
+def problem_text(problem: Problem) -> str:
+    """The errors of an invalid body on one line, each with its place."""
+    details = [f"{error.pointer or '/'}: {error.detail.rstrip('.')}" for error in problem.errors]
+    return plain("; ".join(details) or problem.detail)
 
 
 def field_text(value: object, limit: int = 0) -> str:

@@ -12,7 +12,7 @@ import yaml
 from django.core.management.base import CommandError
 
 from dispatcher_client import Workflow, WorkflowError
-from dispatcher_project.cli.screen import plain
+from dispatcher_project.cli.screen import plain, problem_text
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
 
@@ -40,15 +40,14 @@ def read_definition_file(source: str) -> Any:
 
 def text_of_problem(source: str, problem: Problem) -> str:
     """Return the errors of a definition in one line, each with its place."""
-    details = [f"{error.pointer or '/'}: {error.detail.rstrip('.')}" for error in problem.errors]
-    return plain(f"{source}: {'; '.join(details) or problem.detail}")
+    return f"{plain(source)}: {problem_text(problem)}"
 
 
 def _json(raw: bytes, source: str) -> Any:
     try:
-        return read_json(raw)
+        return read_json(raw, what="it")
     except Problem as problem:
-        raise CommandError(text_of_problem(source, problem).replace("The body", "it")) from None
+        raise CommandError(text_of_problem(source, problem)) from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -177,10 +177,9 @@ class BulkOutcome:
     entry: int | None = field(default=None, compare=False)
 
 
-def count(chosen: JobFilter, action: BulkAction | None = None, ports: Ports | None = None) -> int:
-    """Return how many jobs the action would change; without one, how many match. Changes no job. ports: to
-    leave out dead letters that can't be retried."""
-    return (chosen.rows() if action is None else _candidates(chosen, action, ports)).count()
+def count(chosen: JobFilter, action: BulkAction, ports: Ports) -> int:
+    """Return how many jobs the action would change. Changes no job."""
+    return _candidates(chosen, action, ports).count()
 
 
 def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
@@ -222,10 +221,10 @@ def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BUL
     return _in_batches(chosen, BulkAction.DISMISS, dismiss, by, at_most, ports=ports)
 
 
-def _candidates(chosen: JobFilter, action: BulkAction, ports: Ports | None) -> QuerySet[Job]:
+def _candidates(chosen: JobFilter, action: BulkAction, ports: Ports) -> QuerySet[Job]:
     if action is not BulkAction.CANCEL:
         letters = chosen.dead_letters().order_by("finished_at", "id")
-        return ports.retryable(letters) if ports is not None and action is BulkAction.RETRY else letters
+        return ports.retryable(letters) if action is BulkAction.RETRY else letters
     unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
     requested = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
     rows = chosen.rows().filter(~requested, state__in=unfinished)

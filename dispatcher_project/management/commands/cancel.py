@@ -39,7 +39,7 @@ class Command(TerminalCommand):
             raise CommandError("give job ids, or a filter such as --model or --tag, or --all")
         if options["ids"]:
             return self._cancel_each([job_id.upper() for job_id in options["ids"]], options)
-        total = count(wanted, BulkAction.CANCEL)
+        total = count(wanted, BulkAction.CANCEL, jobs.ports.production_ports())
         if options["dry_run"] or not total:
             self._show_count(total)
             return None

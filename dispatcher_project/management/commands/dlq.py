@@ -103,7 +103,7 @@ class Command(TerminalCommand):
             return self._act_on_each(action, [job_id.upper() for job_id in options["ids"]], options)
         if wanted == JobFilter() and not options["all"]:
             raise CommandError("give job ids, a filter such as --fingerprint or --model, or --all")
-        total = count(wanted, action)
+        total = count(wanted, action, ports.production_ports())
         verb = action.value.replace("_jobs", "")
         if options["dry_run"] or not total:
             self._show_count(verb, total)

@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.management.commands.submit import problem_text, read_payload
+from dispatcher_project.cli.screen import problem_text
+from dispatcher_project.management.commands.submit import read_payload
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
 from gpus.registry.audit import cli_actor

@@ -12,7 +12,7 @@ import jobs.ports
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.owners import named_row, owner_of_new
-from dispatcher_project.cli.screen import plain, table
+from dispatcher_project.cli.screen import plain, problem_text, table
 from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
 from foundation.moments import read_moment
@@ -270,12 +270,6 @@ class Command(TerminalCommand):
         else:
             due = f"{_time(shown['next_due_at'])} UTC" if shown["next_due_at"] else _no_next(shown)
             self.print(f"{verb} {schedule.name} of {schedule.tenant.name}: {shown['words']}; next {due}")
-
-
-def problem_text(problem: Problem) -> str:
-    """Return the errors of a schedule in one line, each with its place."""
-    places = "; ".join(f"{error.pointer or '/'}: {error.detail.rstrip('.')}" for error in problem.errors)
-    return places or problem.detail
 
 
 def _no_next(shown: dict[str, Any]) -> str:

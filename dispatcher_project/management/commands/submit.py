@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from artifacts.refs import only_ref
 from dispatcher_client.submit_options import SubmitOptions, add_submit_options
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds, tenant_named
-from dispatcher_project.cli.screen import plain
+from dispatcher_project.cli.screen import plain, problem_text
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
 from jobs import ports
@@ -97,9 +97,9 @@ def read_payload(text: str) -> Any:
     except OSError as error:
         raise CommandError(f"the payload cannot be read: {error}") from None
     try:
-        return read_json(raw)
+        return read_json(raw, what="it")
     except Problem as problem:
-        raise CommandError(f"the payload: {problem_text(problem)}".replace(": The body", "")) from None
+        raise CommandError(f"the payload: {problem_text(problem)}") from None
 
 
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
@@ -123,9 +123,3 @@ def wait_for_end(job_id: str, seconds: float | None) -> Job:
             return job
         time.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_POLL_SECONDS)
-
-
-def problem_text(problem: Problem) -> str:
-    """The errors of an invalid body in one line."""
-    details = [f"{error.pointer[1:]}: {error.detail}" for error in problem.errors]
-    return plain("; ".join(details) or problem.detail)

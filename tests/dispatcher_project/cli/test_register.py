@@ -91,7 +91,7 @@ def test_a_model_without_a_known_payload_gets_no_test_job(terminal: Terminal) ->
         (["box-1:8000"], "as an http(s) URL"),
         (["http://127.0.0.1:1", "--header", "X-Key"], "write a header as 'Name: value'"),
         (["http://127.0.0.1:1", "--ca", "/nowhere"], "cannot read the CA"),
-        (["http://127.0.0.1:1", "--payload", "{"], "the payload is not valid JSON"),
+        (["http://127.0.0.1:1", "--payload", "{"], "the payload: it is not valid JSON"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_to_do(

@@ -58,9 +58,9 @@ def test_the_same_key_means_the_same_job(terminal: Terminal, job: Job) -> None:
     [
         (("--set", "prompt.deep=1"), "prompt.deep: the payload has no object there"),
         (("--set", "prompt"), "is not KEY=VALUE"),
-        (("--payload", "[]"), "payload: Must be of type object."),
-        (("--payload", "{"), "the payload is not valid JSON"),
-        (("--priority", "12"), "priority: Must be at most 9."),
+        (("--payload", "[]"), "/payload: Must be of type object"),
+        (("--payload", "{"), "the payload: it is not valid JSON"),
+        (("--priority", "12"), "/priority: Must be at most 9"),
     ],
 )
 def test_what_does_not_fit_is_one_line(
