@@ -14,7 +14,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -37,6 +36,7 @@ from artifacts.store.contract import (
     size_of_part,
 )
 from artifacts.store.names import attachment, served_type
+from artifacts.store.place import S3Place
 
 PART_BYTES = 64 * 1024 * 1024
 PART_AGAIN_BYTES = 8 * 1024 * 1024
@@ -58,21 +58,6 @@ class NoBoto(Exception):
 
     def __init__(self) -> None:
         super().__init__("An S3 store needs the package boto3: install it, or gpu-dispatcher[s3].")
-
-
-@dataclass(frozen=True, slots=True)
-class S3Place:
-    """Where a bucket is.
-
-    prefix: of all keys, with a trailing slash, or "". endpoint: URL for the dispatcher; "": that of AWS.
-    public_endpoint: URL for clients and GPU servers; "": the same. region: "" for that of the environment.
-    """
-
-    bucket: str
-    prefix: str = ""
-    endpoint: str = ""
-    public_endpoint: str = ""
-    region: str = ""
 
 
 class S3Store:

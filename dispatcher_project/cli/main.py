@@ -168,11 +168,8 @@ def run(argv: list[str]) -> None:
     from django.conf import settings as configured
     from django.core.exceptions import ImproperlyConfigured
 
-    from artifacts.store.configured import read_place
-
     try:
         _ = configured.INSTALLED_APPS  # Django hides a wrong setting behind "Unknown command"
-        read_place(configured.DISPATCHER.artifact_store)  # else a traceback of Django's setup
     except ImproperlyConfigured as error:
         sys.exit(f"{program}: {error}")
     _run_django(argv)

@@ -12,6 +12,8 @@ from typing import Any
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from artifacts.store.place import read_place
+
 
 @dataclass(frozen=True, slots=True)
 class DispatcherSettings:
@@ -462,6 +464,7 @@ class DispatcherSettings:
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
+        read_place(self.artifact_store)
         self._check_addresses()
 
     def _check_addresses(self) -> None:

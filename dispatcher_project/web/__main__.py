@@ -13,7 +13,6 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from uvicorn.config import STARTUP_FAILURE
 
-from artifacts.store.configured import read_place
 from dispatcher_project.settings.dispatcher import read_settings
 from dispatcher_project.web.protocol import WebLimits
 from dispatcher_project.web.server import make_server, within_descriptors
@@ -44,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_proxies(os.environ.get("FORWARDED_ALLOW_IPS", ""))
         known = read_settings(environ.Env())
-        read_place(known.artifact_store)
         limits = within_descriptors(WebLimits.of(known))
     except ImproperlyConfigured as error:
         sys.stderr.write(f"web: {error}\n")

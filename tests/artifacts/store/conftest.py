@@ -16,7 +16,8 @@ from artifacts.keys import ObjectKey
 from artifacts.store.configured import STORE_PATH
 from artifacts.store.contract import SignedRequest, Store
 from artifacts.store.local import LocalStore
-from artifacts.store.s3 import S3Place, S3Store
+from artifacts.store.place import S3Place
+from artifacts.store.s3 import S3Store
 from tests.support.servers.artifact_store import serving_store
 from tests.support.servers.seaweed import KEY, SECRET, find_weed, running_seaweed
 

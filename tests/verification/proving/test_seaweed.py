@@ -13,7 +13,8 @@ import pytest
 
 from artifacts.keys import ObjectKey
 from artifacts.store.contract import StoreUnavailable
-from artifacts.store.s3 import S3Place, S3Store
+from artifacts.store.place import S3Place
+from artifacts.store.s3 import S3Store
 from tests.support.waiting import wait_for
 from verification.proving.seaweed import KEY, SECRET, OwnSeaweed, find_weed
 from verification.proving.system import CannotProve
