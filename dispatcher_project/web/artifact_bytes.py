@@ -25,6 +25,7 @@ from artifacts.store.names import attachment
 from artifacts.store.receiver import Incoming
 from artifacts.store.signatures import BadSignature, Expired, Grant, read_grant
 from dispatcher_project.web.exchange import ClientGone, Exchange, Headers, Transfers
+from dispatcher_project.web.protocol import drop_client
 from dispatcher_project.web.request_limits import Scope
 from foundation.http_api.problems import Problem
 from jobs.api.errors import store_problem
@@ -62,7 +63,7 @@ class ArtifactBytes:
         except StoreError as error:
             await exchange.refuse(store_problem(error))
         except ClientGone:
-            pass
+            drop_client(scope)
 
     async def _serve(self, exchange: Exchange) -> None:
         store = self._store()
@@ -88,12 +89,14 @@ class ArtifactBytes:
                 f"The Content-Length must be {grant.size}, as declared; "
                 + ("it is missing." if exchange.declared is None else f"it is {exchange.declared}."),
             )
-        receiver = await self._in_thread(lambda: _receiver(grant, store))
+        opened: list[Incoming] = []  # by the thread: a request that is cut off meanwhile closes it, too
         try:
-            await exchange.receive(receiver.add)
-            await exchange.in_thread(receiver.finish)
+            await exchange.in_thread(lambda: opened.append(_receiver(grant, store)))
+            await exchange.receive(opened[0].add)
+            await exchange.in_thread(opened[0].finish)
         finally:
-            await self._in_thread(receiver.close)
+            for receiver in opened:
+                await exchange.in_thread(receiver.close)
         tag = f'"{grant.key.sha256}"' if not grant.upload else f'"{grant.number}"'
         await exchange.answer(200, [(b"etag", tag.encode()), (b"content-length", b"0")])
 

@@ -25,6 +25,7 @@ from django.db import connection
 from artifacts.keep import HashedFile
 from artifacts.reservations import Used
 from dispatcher_project.web.exchange import ClientGone, Exchange, Transfers
+from dispatcher_project.web.protocol import drop_client
 from dispatcher_project.web.request_limits import Scope
 from foundation.http_api.problems import Problem
 from foundation.ids import is_id
@@ -102,6 +103,7 @@ class CogUploads:
         try:
             location = await self._serve(exchange)
         except ClientGone:
+            drop_client(scope)
             return
         except Exception as error:
             await exchange.refuse(problem_of(error))

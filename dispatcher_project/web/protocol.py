@@ -22,7 +22,7 @@ from http import HTTPStatus
 from typing import Any, Protocol, cast
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr, is_ssl
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
@@ -48,6 +48,12 @@ _BYTES_ACKED_AT = 120
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 GONE_KEY = "dispatcher.client_gone"
 """Key in a request's scope: a function that returns True once the connection is closed. Set only by this
+server."""
+DROP_KEY = "dispatcher.drop_client"
+"""Key in a request's scope: a function that closes the connection now, without a further answer. Set only by
+this server."""
+BEGUN_KEY = "dispatcher.answer_begun"
+"""Key in a request's scope: a function that returns True once the answer's head is sent. Set only by this
 server."""
 
 
@@ -182,6 +188,8 @@ class BoundedProtocol(H11Protocol):
         if cycle is not None:
             scope = cast("dict[str, Any]", self.scope)
             scope[GONE_KEY] = lambda: cycle.disconnected
+            scope[DROP_KEY] = lambda: _drop(cycle)
+            scope[BEGUN_KEY] = lambda: cycle.response_started
             if not is_ssl(self.transport):
                 scope[DIRECT_KEY] = self._lend_socket
         self.since = self._all.clock()
@@ -261,6 +269,10 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()
         self.transport.close()
 
+    def drop(self) -> None:
+        """Close the connection now, without a further answer."""
+        self.transport.abort()
+
 
 class Reason:
     """Reasons to end a connection: labels of dispatcher_web_connections_ended_total."""
@@ -287,6 +299,8 @@ class Connection(Protocol):
     def overdue(self, now: float) -> str: ...
 
     def end(self, reason: str) -> None: ...
+
+    def drop(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -391,6 +405,11 @@ class Connections:
         for connection in list(self._waiting)[:EVICTED_TOGETHER]:
             connection.end(Reason.NO_DESCRIPTORS)
 
+    def drop_all(self) -> None:
+        """Close all connections now, with what waits to be sent: the server stops."""
+        for connection in list(self._open):
+            connection.drop()
+
     def _refuse(self, name: str, address: Address) -> bool:
         if not address.open:
             self._addresses.pop(name, None)
@@ -427,14 +446,30 @@ def within_heads(application: Application, limits: WebLimits) -> Application:
             if len(scope["raw_path"]) + len(scope["query_string"]) > limits.url_bytes:
                 detail = f"The URL has more than {limits.url_bytes} bytes."
                 return await _send_problem(send, Problem(414, "url_too_long", detail))
-        return await application(scope, receive, send)
+        try:
+            await application(scope, receive, send)
+        except asyncio.CancelledError:  # by the server, which stops
+            await _end_cut(scope, send)
 
     return bounded
+
+
+async def _end_cut(scope: Any, send: Any) -> None:
+    """End a request that is cut off: with a problem if its answer has not begun. Raises CancelledError under
+    another server."""
+    if DROP_KEY not in scope:
+        raise asyncio.CancelledError
+    if scope[BEGUN_KEY]():
+        drop_client(scope)
+        return
+    detail = "The web process stops before the outcome is known. Repeat the request."
+    await _send_problem(send, Problem(503, "web_stopping", detail, retry_after_seconds=RETRY_SECONDS))
 
 
 async def _send_problem(send: Any, problem: Problem) -> None:
     content = problem.as_bytes()
     headers = {"content-type": MEDIA_TYPE, "content-length": str(len(content)), "connection": "close"}
+    headers |= {name.lower(): value for name, value in problem.headers.items()}
     lines = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": lines})
     await send({"type": "http.response.body", "body": content, "more_body": False})
@@ -502,3 +537,15 @@ def is_client_gone(scope: Mapping[str, Any]) -> bool:
     """Return True if the request's connection is closed; always False under another server."""
     is_gone: Callable[[], bool] | None = scope.get(GONE_KEY)
     return is_gone is not None and is_gone()
+
+
+def drop_client(scope: Mapping[str, Any]) -> None:
+    """Close the request's connection now, without a further answer; another server closes it itself."""
+    drop: Callable[[], None] | None = scope.get(DROP_KEY)
+    if drop is not None:
+        drop()
+
+
+def _drop(cycle: RequestResponseCycle) -> None:
+    cycle.disconnected = True  # else uvicorn takes the missing answer for an error of the application
+    cycle.transport.abort()

@@ -31,6 +31,10 @@ BACKLOG = 1024
 """Connections that the kernel queues until they are accepted."""
 _TICKS = 10
 """uvicorn's ticks per second."""
+CUT_SECONDS = 0.5
+"""Requests are cut off so long before the end of the grace, at which uvicorn reports each as an error."""
+_ANSWER_SECONDS = 0.2
+"""For the answers of requests that are cut off, before their connections are closed."""
 _WRITE_SECONDS = 10.0
 """Shortest time between two writes of ended connections to the counters of /metrics."""
 
@@ -62,6 +66,25 @@ class BoundedServer(uvicorn.Server):
             self._write_ended()
             self._heap.tick()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Stop accepting, let requests end for the grace, and cut off the rest."""
+        grace = self.config.timeout_graceful_shutdown
+        if grace is None:
+            await super().shutdown(sockets)
+            return
+        timer = asyncio.get_running_loop().call_later(max(grace - CUT_SECONDS, 0.0), self._cut_requests)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _cut_requests(self) -> None:
+        tasks = list(self.server_state.tasks)
+        log.info("web_requests_cut", requests=len(tasks), open=len(self.connections))
+        for task in tasks:
+            task.cancel()
+        asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self.connections.drop_all)
 
     def _write_ended(self) -> None:
         ended, now = self.connections.ended, time.monotonic()
