@@ -69,9 +69,10 @@ class Run(models.Model):
     last node whose job's was; erased_at: all is. idempotency_key, fingerprint: of the request that started
     it. event_seq: number of the last event. output_artifact: id of the artifact that has the output as JSON,
     where it is too long for the row; `output` is null then. callback_url: gets a callback at the end of each
-    round; empty: none. failing_step: value of `steps` at which the next step raised; it counts while both are
-    equal. step_failures: how often in a row; failing_since: from then on; step_retry_at: no sooner again;
-    step_error: for operators.
+    round; empty: none. key_models: models that its jobs may use, those of the key that started or restarted
+    it; null: all of the tenant's. failing_step: value of `steps` at which the next step raised; it counts
+    while both are equal. step_failures: how often in a row; failing_since: from then on; step_retry_at: no
+    sooner again; step_error: for operators.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -95,6 +96,7 @@ class Run(models.Model):
     )
     tags = models.JSONField(default=list, blank=True)
     callback_url = models.CharField(max_length=2000, blank=True, default="", db_default="")
+    key_models = models.JSONField(null=True, blank=True, default=None)
     place_us = models.BigIntegerField()
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)

@@ -43,6 +43,7 @@ from workflows.domain.errors import (
 from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.cancelling import cancel_retried, cancel_sub_runs
+from workflows.execution.model_access import KeyModels, refuse_models, stored_models
 from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.recursion import refuse_recursion
@@ -62,17 +63,25 @@ class StoredVersion:
 
 
 def put_definition(
-    tenant_id: int, name: str, spec: Any, *, ports: Ports, by: str | None = None
+    tenant_id: int,
+    name: str,
+    spec: Any,
+    *,
+    ports: Ports,
+    key_models: KeyModels = None,
+    by: str | None = None,
 ) -> StoredVersion:
     """Store a definition as the newest version, unless the newest one has the same content. With the content
     of an earlier version it becomes a new one: so a workflow goes back.
 
-    by: the operator, for the audit. Raises Problem 422, TooManyWorkflows, TooManyVersions.
+    key_models: models that the API key may submit to; None: all of the tenant's. by: the operator, for the
+    audit. Raises Problem 422, ModelNotAllowed, TooManyWorkflows, TooManyVersions.
     """
     plan = _read(tenant_id, spec, ports)
     digest = hashlib.sha256(canonical_json(spec).encode()).hexdigest()
     with transaction.atomic():
         refuse_recursion(tenant_id, name, plan)
+        refuse_models(tenant_id, plan, key_models)
         _make(tenant_id, name)
         workflow = Workflow.objects.select_for_update().get(tenant_id=tenant_id, name=name)
         newest = find_version(tenant_id, name, None)
@@ -181,12 +190,14 @@ def start_run(
     tags: Collection[str] = (),
     callback_url: str | None = None,
     key: RunKey | None = None,
+    key_models: KeyModels = None,
     by: str | None = None,
 ) -> StartedRun:
     """Start a run of a version, by default the newest.
 
     inputs: JSON that matches the version's schema. callback_url: gets a signed callback at the end of each
-    round. The tenant's limits apply to the run as a whole: its jobs need no further tokens or places. by: the
+    round. The tenant's limits apply to the run as a whole: its jobs need no further tokens or places.
+    key_models: models that the API key may submit to, and the run may use; None: all of the tenant's. by: the
     operator, for the audit. Raises Refused.
     """
     if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
@@ -201,6 +212,7 @@ def start_run(
         deadline_seconds=deadline_seconds,
         tags=tags,
         callback_url=callback_url,
+        key_models=key_models,
     )
     if key is not None:
         run.idempotency_key, run.fingerprint = key.key, key.fingerprint
@@ -227,6 +239,7 @@ def make_run(
     deadline_seconds: float | None = None,
     tags: Collection[str] = (),
     callback_url: str | None = None,
+    key_models: KeyModels = None,
 ) -> Run:
     """Make the row of a run, whose inputs and the tenant's limits are checked. Raises Refused."""
     version = find_version(tenant_id, name, number)
@@ -237,6 +250,7 @@ def make_run(
     if callback_url:
         check_callback_url(callback_url, refused_origins(ports.registry))
     plan = read_definition(version.spec)
+    refuse_models(tenant_id, plan, key_models)
     check_inputs(plan.inputs, inputs, ports)
     if _unfinished_runs(tenant_id).count() >= settings.DISPATCHER.workflow_runs:
         raise _too_many_runs()  # before it costs tokens; `insert_run` decides
@@ -245,6 +259,7 @@ def make_run(
     run = new_run(version, plan, inputs, now=now)
     run.priority, run.tags = priority, list(dict.fromkeys(tags))
     run.callback_url = callback_url or ""
+    run.key_models = stored_models(key_models)
     if deadline_seconds is not None:
         run.deadline_at = now + timedelta(seconds=deadline_seconds)
     run.event_seq = 1
@@ -342,13 +357,19 @@ def _set_paused(run_id: str, at: Any) -> None:
 
 
 def restart_run(
-    run_id: str, *, ports: Ports, keys: Collection[str] | None = None, by: str | None = None
+    run_id: str,
+    *,
+    ports: Ports,
+    keys: Collection[str] | None = None,
+    key_models: KeyModels = None,
+    by: str | None = None,
 ) -> Run:
     """Open the next round of a run that has ended: nodes that failed or were cancelled, or the given ones,
     and all nodes after them run again; the others keep their outputs. A map runs only its failed items again.
 
-    by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode,
-    NothingToRestart, TooManyRuns.
+    key_models: models that the API key may submit to, and the run may use from now on; None: all of the
+    tenant's. by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased,
+    UnknownNode, NothingToRestart, ModelNotAllowed, TooManyRuns.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update().select_related("version").get(id=run_id)
@@ -361,6 +382,8 @@ def restart_run(
         else:
             refuse_too_many_sub_runs(run.tenant_id)
         plan = read_definition(run.version.spec)
+        refuse_models(run.tenant_id, plan, key_models)
+        run.key_models = stored_models(key_models)
         if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
             raise UnknownNode(f"There is no node {unknown[0][:64]}.")
         states = {key: NodeState(state) for key, state in run.node_states.items()}

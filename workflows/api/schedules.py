@@ -329,6 +329,7 @@ class Trigger(ScheduleView):
             ports=self.ports,
             operator=operator_of(request),
             key=None if key is None else operations.RequestKey(key),
+            key_models=principal_of(request).models,
         )
         return Response(firing_json(firing), status=202)
 
@@ -358,6 +359,7 @@ class StartBackfill(ScheduleView):
             dry_run=body.dry_run,
             operator=operator_of(request),
             key=None if key is None else operations.RequestKey(key),
+            key_models=principal_of(request).models,
         )
         answer = {"count": len(done.dues), "first": done.dues[0], "last": done.dues[-1]}
         return Response(answer, status=200 if body.dry_run else 202)

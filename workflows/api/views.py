@@ -142,7 +142,12 @@ class WorkflowDetail(WorkflowView):
             error = FieldError("/name", "invalid", "The name in the body is not the one in the URL.")
             raise Problem(422, "validation_failed", "The name is ambiguous.", errors=[error])
         stored = operations.put_definition(
-            tenant_of(request), name, given, ports=self.ports, by=operator_of(request)
+            tenant_of(request),
+            name,
+            given,
+            ports=self.ports,
+            key_models=principal_of(request).models,
+            by=operator_of(request),
         )
         return Response(version_json(stored.version), status=201 if stored.is_new else 200)
 
@@ -215,6 +220,7 @@ class StartRun(WorkflowView):
             callback_url=body.callback_url,
             key=None if key is None else operations.RunKey(key, fingerprint([name, request.data])),
             ports=self.ports,
+            key_models=principal_of(request).models,
             by=operator_of(request),
         )
         headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
@@ -356,7 +362,13 @@ class RestartRun(WorkflowView):
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)
         body = read_optional_body(bodies.RestartRun, request.data or None)
-        run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports, by=operator_of(request))
+        run = operations.restart_run(
+            run.id,
+            keys=body.nodes,
+            ports=self.ports,
+            key_models=principal_of(request).models,
+            by=operator_of(request),
+        )
         return Response(run_json(run, principal_of(request)), status=202)
 
 

@@ -14,7 +14,7 @@ from artifacts.uses import new_run_use, new_uses
 from foundation.database.row_codec import new_row
 from foundation.http_api.json_body import read_time
 from foundation.ids import new_id
-from jobs.domain.errors import PayloadInvalid, Refused
+from jobs.domain.errors import ModelNotAllowed, PayloadInvalid, Refused
 from jobs.limits.submit_limits import limits_of, queue_deadline
 from jobs.ports import Ports
 from jobs.submission.insert import new_job
@@ -27,6 +27,7 @@ from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
 from workflows.execution import cache
 from workflows.execution.file_maps import FileFault, check_file
+from workflows.execution.model_access import may_use
 from workflows.execution.near import NearServers
 from workflows.execution.open_limits import sub_runs_of, waits_of
 from workflows.execution.runs import check_inputs, find_version, new_run
@@ -211,6 +212,11 @@ class NodeStarter:
         except ValidationError:
             self.fail(row, PayloadInvalid.code, "a payload is an object")
             return
+        if not may_use(run, body.model):
+            self.fail(
+                row, ModelNotAllowed.code, f"the key that started the run may not submit to {body.model!r}"
+            )
+            return
         may = Allowed(limits_of(run.tenant_id, self._ports).allowed_models, None)
         request = checked_unless_replay(
             SubmitRequest(body), {}, may, self._now, self._ports, tenant_id=run.tenant_id
@@ -270,6 +276,7 @@ class NodeStarter:
             return
         child = new_run(version, plan, inputs, now=self._now)
         child.priority, child.tags, child.place_us = run.priority, run.tags, run.place_us
+        child.key_models = run.key_models
         child.deadline_at, child.depth, child.parent_node = run.deadline_at, run.depth + 1, row
         self._writes.new_nodes.append(row)
         self._writes.runs.append(child)

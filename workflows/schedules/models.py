@@ -20,11 +20,12 @@ class Schedule(models.Model):
     """Starts a job or a workflow run at its due times.
 
     cron, every_seconds, at: one of them. timezone: IANA name, of cron. anchor_at: from which every_seconds
-    counts. target: ``{"submit": body}`` or ``{"workflow": {"name", "inputs", …}}``. paused_from,
-    paused_until: due times in between are skipped; paused_until None: until it is resumed. failures: ends
-    in a row that failed. handled_at: the due times up to here have their firings. next_due_at: the one after
-    it; None: there is none, or its time zone is unknown. next_at: when the sweep looks at the schedule;
-    None: never. tries: errors in a row of the sweep at this due time. error_code, error_message: why no due
+    counts. target: ``{"submit": body}`` or ``{"workflow": {"name", "inputs", …}}``. key_models: models that
+    it may use, those of the key that stored it last; null: all of the tenant's. paused_from, paused_until:
+    due times in between are skipped; paused_until None: until it is resumed. failures: ends in a row that
+    failed. handled_at: the due times up to here have their firings. next_due_at: the one after it; None:
+    there is none, or its time zone is unknown. next_at: when the sweep looks at the schedule; None:
+    never. tries: errors in a row of the sweep at this due time. error_code, error_message: why no due
     time can be computed. version: raised by each change; all of them compare and set it.
     """
 
@@ -36,6 +37,7 @@ class Schedule(models.Model):
     at = models.DateTimeField(null=True, blank=True)
     anchor_at = models.DateTimeField()
     target = models.JSONField()
+    key_models = models.JSONField(null=True, blank=True, default=None)
     overlap = models.CharField(
         max_length=15, choices=[(o.value, o.value) for o in Overlap], default=Overlap.SKIP.value
     )

@@ -20,8 +20,7 @@ from foundation.http_api.problems import FieldError, Problem, validation_problem
 from foundation.ids import ID_LENGTH, new_id
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
-from jobs.domain.errors import IdempotencyConflict, PayloadInvalid, Refused
-from jobs.limits.submit_limits import limits_of
+from jobs.domain.errors import IdempotencyConflict, ModelNotAllowed, PayloadInvalid, Refused
 from jobs.ports import Ports
 from jobs.submission.request import Allowed, check_request, read_request
 from workflows.definition.read import read_definition
@@ -34,6 +33,7 @@ from workflows.domain.errors import (
     UnknownWorkflow,
 )
 from workflows.domain.template import Unresolved
+from workflows.execution.model_access import KeyModels, refuse_models, stored_models
 from workflows.execution.runs import check_inputs, find_version
 from workflows.schedules.body import ScheduleBody, body_errors, target_of
 from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap, Reason
@@ -50,6 +50,7 @@ _BODY_FIELDS = (
     "every_seconds",
     "at",
     "target",
+    "key_models",
     "overlap",
     "catch_up",
     "catch_up_seconds",
@@ -78,12 +79,12 @@ def read_schedule(
     body: ScheduleBody,
     *,
     ports: Ports,
-    key_models: frozenset[str] | None = None,
+    key_models: KeyModels = None,
 ) -> Schedule:
     """Return the row of a body, not saved, with its next due time.
 
-    key_models: models that the API key may submit to; None: all of the tenant's. Raises Problem 422 with all
-    errors.
+    key_models: models that the API key may submit to, and the schedule may use; None: all of the tenant's.
+    Raises Problem 422 with all errors.
     """
     now = ports.clock.now()
     errors = list(body_errors(body, now))
@@ -98,6 +99,7 @@ def read_schedule(
         at=body.at,
         anchor_at=now.replace(microsecond=0),
         target=target_of(body),
+        key_models=stored_models(key_models),
         overlap=body.overlap or Overlap.SKIP.value,
         catch_up=body.catch_up or CatchUp.LAST.value,
         catch_up_seconds=body.catch_up_seconds or 3600.0,
@@ -126,7 +128,7 @@ def _refuse_without_due_time(schedule: Schedule) -> None:
         raise validation_problem([error])
 
 
-def _check_target(schedule: Schedule, ports: Ports, key_models: frozenset[str] | None) -> None:
+def _check_target(schedule: Schedule, ports: Ports, key_models: KeyModels) -> None:
     """Check a target as its submit or start would be, as far as its references allow. Raises Problem 422."""
     target = schedule.target
     due_at = schedule.next_due_at or schedule.handled_at
@@ -147,7 +149,7 @@ def _check_target(schedule: Schedule, ports: Ports, key_models: frozenset[str] |
 
 
 def _check_submit(
-    schedule: Schedule, body: dict[str, Any] | None, ports: Ports, key_models: frozenset[str] | None
+    schedule: Schedule, body: dict[str, Any] | None, ports: Ports, key_models: KeyModels
 ) -> None:
     try:
         request = read_request(body or {**schedule.target[SUBMIT], "payload": {}})
@@ -164,7 +166,7 @@ def _check_submit(
 
 
 def _check_workflow(
-    schedule: Schedule, body: dict[str, Any] | None, ports: Ports, key_models: frozenset[str] | None
+    schedule: Schedule, body: dict[str, Any] | None, ports: Ports, key_models: KeyModels
 ) -> None:
     target = schedule.target[WORKFLOW]
     version = find_version(schedule.tenant_id, target["name"], target.get("version"))
@@ -173,13 +175,23 @@ def _check_workflow(
     if url := target.get("callback_url"):
         check_callback_url(url, refused_origins(ports.registry))
     plan = read_definition(version.spec)
-    if key_models is not None:
-        allowed = Allowed(limits_of(schedule.tenant_id, ports).allowed_models, key_models)
-        for node in version.spec["nodes"].values():
-            if (model := node.get("model")) is not None:
-                allowed.check(model)
+    try:
+        refuse_models(schedule.tenant_id, plan, key_models)
+    except ModelNotAllowed as refused:
+        raise ModelNotAllowed(str(refused), pointer="/name") from None
     if body is not None and LAST not in names_used(schedule.target):
         check_inputs(plan.inputs, body.get("inputs"), ports)
+
+
+def refuse_models_of_target(schedule: Schedule, key_models: KeyModels) -> None:
+    """Check that a key may submit to the models of a schedule's target. Raises ModelNotAllowed."""
+    if SUBMIT in schedule.target:
+        Allowed(None, key_models).check(schedule.target[SUBMIT]["model"])
+        return
+    target = schedule.target[WORKFLOW]
+    version = find_version(schedule.tenant_id, target["name"], target.get("version"))
+    if version is not None:
+        refuse_models(schedule.tenant_id, read_definition(version.spec), key_models)
 
 
 def create_schedule(schedule: Schedule, operator: str | None = None) -> Schedule:
@@ -463,15 +475,17 @@ def trigger(
     by: str,
     ports: Ports,
     key: RequestKey | None = None,
+    key_models: KeyModels = None,
     operator: str | None = None,
 ) -> Firing:
-    """Start the target of a schedule now, also while it is paused or an earlier firing runs. operator: for
-    the audit. Raises Refused."""
+    """Start the target of a schedule now, also while it is paused or an earlier firing runs. key_models:
+    models that the API key may submit to; None: all of the tenant's. operator: for the audit. Raises
+    Refused."""
     request = key.of("trigger") if key is not None else new_id()
     if key is not None and (earlier := _earlier(schedule, request)) is not None:
         return earlier
     now = ports.clock.now()
-    launch = prepare(schedule, now, ports)
+    launch = prepare(schedule, now, ports, key_models)
     (refused,) = check([launch], ports)
     if refused is not None:
         raise refused
@@ -519,14 +533,16 @@ def backfill(
     parallel: bool = False,
     dry_run: bool = False,
     key: RequestKey | None = None,
+    key_models: KeyModels = None,
     operator: str | None = None,
 ) -> Backfilled:
     """Add a waiting firing for each due time from first to last, both inclusive, that has come; the sweep
     starts them, beside the schedule's own due times.
 
-    parallel: without waiting for each other. operator: for the audit. Raises BackfillRefused,
-    TooManyBackfilled, IdempotencyConflict.
+    parallel: without waiting for each other. key_models: as of `trigger`. operator: for the audit. Raises
+    BackfillRefused, ModelNotAllowed, TooManyBackfilled, IdempotencyConflict.
     """
+    refuse_models_of_target(schedule, key_models)
     most, now = settings.DISPATCHER.schedule_backfill, ports.clock.now()
     if last < first:
         raise BackfillRefused("The span ends before it begins.", pointer="/to")

@@ -30,6 +30,7 @@ from workflows.domain.states import RunState
 from workflows.domain.template import Unresolved
 from workflows.execution.counts import bucket
 from workflows.execution.long_outputs import shown_output
+from workflows.execution.model_access import KeyModels, common_models, models_of
 from workflows.models import Run, follower_of
 from workflows.operations import insert_run, make_run
 from workflows.schedules.domain.policy import Outcome
@@ -136,19 +137,21 @@ class StartRefused(Exception):
         self.firing, self.refused = firing, refused
 
 
-def prepare(schedule: Schedule, due_at: datetime, ports: Ports) -> Launch:
-    """Resolve the target of a schedule for a due time. A job is not checked yet. Raises Refused."""
+def prepare(schedule: Schedule, due_at: datetime, ports: Ports, key_models: KeyModels = None) -> Launch:
+    """Resolve the target of a schedule for a due time. A job is not checked yet. key_models: of a request
+    that asks for it; the schedule's own apply, too. Raises Refused."""
     target: Mapping[str, Any] = schedule.target
     scope: dict[str, Any] = {DUE_AT: text_of(due_at)}
     if LAST in names_used(target):
         scope[LAST] = last_of(schedule)
     try:
         body = resolved(target, scope)
+        models = common_models(models_of(schedule.key_models), key_models)
         size = measure(body, None)
         weight = size.count + _VALUE_BYTES * size.values
         if SUBMIT in target:
-            return Launch(submission=_submission(schedule, body, ports), weight=weight)
-        return Launch(run=_run(schedule, body, ports), weight=weight)
+            return Launch(submission=_submission(schedule, body, models, ports), weight=weight)
+        return Launch(run=_run(schedule, body, models, ports), weight=weight)
     except Unresolved as error:
         raise TargetInvalid(str(error), code=error.code) from None
     except Problem as problem:  # of a body that an earlier version of this code had accepted
@@ -161,14 +164,14 @@ def text_of(time: datetime) -> str:
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _submission(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Submission:
+def _submission(schedule: Schedule, body: Mapping[str, Any], models: KeyModels, ports: Ports) -> Submission:
     request = read_request(body)
     if (refused := admit(schedule.tenant_id, 1, ports).refused) is not None:
         raise refused
-    return Submission([request], schedule.tenant_id, log_fields={"schedule": schedule.name})
+    return Submission([request], schedule.tenant_id, models, log_fields={"schedule": schedule.name})
 
 
-def _run(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Run:
+def _run(schedule: Schedule, body: Mapping[str, Any], models: KeyModels, ports: Ports) -> Run:
     return make_run(
         schedule.tenant_id,
         body["name"],
@@ -179,6 +182,7 @@ def _run(schedule: Schedule, body: Mapping[str, Any], ports: Ports) -> Run:
         deadline_seconds=body.get("deadline_seconds"),
         tags=body.get("tags") or (),
         callback_url=body.get("callback_url"),
+        key_models=models,
     )
 
 
