@@ -11,7 +11,7 @@ from typing import BinaryIO
 from artifacts.errors import BeingRemoved
 from artifacts.models import Artifact
 from artifacts.store.contract import CHUNK_BYTES, Store
-from artifacts.uploads import SNIFFED_BYTES, Wanted, complete, promise
+from artifacts.uploads import SNIFFED_BYTES, Wanted, mark_stored, promise
 
 MAX_NAME = 255
 
@@ -94,7 +94,7 @@ def keep_file(
         row.upload = ""
     if made.upload is not None or row.state != Artifact.State.STORED:
         store.write(row.key, row.bytes, found.chunks())
-        complete(row, store, now)
+        mark_stored(row, store, now)
     if row.state != Artifact.State.STORED:
         raise BeingRemoved
     if unused_seconds is not None and row.created_at == now:

@@ -248,7 +248,33 @@ def recognised_type(first_bytes: bytes) -> str:
     return str(guess_mime(first_bytes) or UNKNOWN_TYPE)
 
 
-def complete(row: Artifact, store: Store, now: datetime) -> None:
+class Completions:
+    """Bounds the uploads in parts that are joined at one time: each one reads all bytes of an artifact. One
+    per process, in `jobs.ports.Ports`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+
+    @contextmanager
+    def one_of_few(self) -> Iterator[None]:
+        """Raises TooManyCompletions."""
+        most = settings.DISPATCHER.artifact_completions
+        with self._lock:
+            if self._running >= most:
+                raise TooManyCompletions(
+                    f"{most} uploads in parts are being checked, the most at once in a web process "
+                    "(DISPATCHER_ARTIFACT_COMPLETIONS). All parts are kept: repeat this request."
+                )
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
+def complete(row: Artifact, store: Store, now: datetime, completions: Completions) -> None:
     """Finish an upload: join its parts if it has some, and mark it as stored. It may be repeated.
 
     Raises NotUploaded, WrongBytes, TooManyCompletions and StoreError.
@@ -256,10 +282,15 @@ def complete(row: Artifact, store: Store, now: datetime) -> None:
     if row.state == State.STORED:
         return
     if row.upload:
-        with _one_of_few():
+        with completions.one_of_few():
             _join(row, store)
         Artifact.objects.filter(pk=row.pk, upload=row.upload).update(upload="")
         row.upload = ""
+    mark_stored(row, store, now)
+
+
+def mark_stored(row: Artifact, store: Store, now: datetime) -> None:
+    """Mark an artifact that has no parts to join as stored. Raises NotUploaded and StoreError."""
     found = store.find(row.key)
     if found is None:
         raise NotUploaded
@@ -286,27 +317,3 @@ def _verify(row: Artifact, store: Store) -> None:
         # S3 joins parts before their hash is checked: a process that died in between left this object
         store.remove(row.key)
         raise WrongBytes("The bytes are not those that were declared.")
-
-
-# of the process: each completion reads all bytes of an artifact
-_completions = threading.Lock()
-_running = 0
-
-
-@contextmanager
-def _one_of_few() -> Iterator[None]:
-    """Raises TooManyCompletions."""
-    global _running
-    most = settings.DISPATCHER.artifact_completions
-    with _completions:
-        if _running >= most:
-            raise TooManyCompletions(
-                f"{most} uploads in parts are being checked, the most at once in a web process "
-                "(DISPATCHER_ARTIFACT_COMPLETIONS). All parts are kept: repeat this request."
-            )
-        _running += 1
-    try:
-        yield
-    finally:
-        with _completions:
-            _running -= 1

@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 
 from artifacts.store.configured import ProcessStore
 from artifacts.store.contract import Store
+from artifacts.uploads import Completions
 from foundation.foreign_schema import SchemaProcesses
 from foundation.probes import Probes
 from foundation.ttl_cache import AdaptiveTtlValue, RemainingCapacity, RowCache, TtlCache
@@ -120,7 +121,8 @@ class Ports:
     push_refusals, request_refusals: counts of refused pushes and requests.
     readiness: of this process. limit_caches: of tenants. registry: cached rows of the GPU registry.
     valid_keys: cached API keys, by hash. schema_processes: run checks of payloads that may take long.
-    process_store: makes the store of artifacts; use `artifact_store`.
+    process_store: makes the store of artifacts; use `artifact_store`. artifact_completions: bounds how many
+    uploads in parts are joined at once.
     """
 
     clock: Clock
@@ -155,6 +157,7 @@ class Ports:
     )
     schema_processes: SchemaProcesses = field(default_factory=SchemaProcesses)
     process_store: ProcessStore = field(default_factory=ProcessStore)
+    artifact_completions: Completions = field(default_factory=Completions)
 
     @property
     def artifact_store(self) -> Store:

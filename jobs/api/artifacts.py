@@ -193,7 +193,7 @@ class CompleteArtifact(JobView):
     )
     def post(self, request: Request, artifact_id: str) -> Response:
         row = visible_artifact(request, artifact_id)
-        complete(row, self.ports.artifact_store, self.ports.clock.now())
+        complete(row, self.ports.artifact_store, self.ports.clock.now(), self.ports.artifact_completions)
         return Response(meta_json(row))
 
 

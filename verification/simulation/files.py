@@ -42,7 +42,7 @@ def upload(world: World, tenant: int, content: bytes, client: str, content_type:
         promised = promise(wanted, ports.artifact_store, ports.clock.now())
         if promised.upload is not None:
             world.store.put_signed(promised.upload, content)
-            complete(promised.artifact, ports.artifact_store, ports.clock.now())
+            complete(promised.artifact, ports.artifact_store, ports.clock.now(), ports.artifact_completions)
         return promised.artifact
 
     while True:

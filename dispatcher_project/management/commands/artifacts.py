@@ -112,7 +112,7 @@ class Command(TerminalCommand):
         made = promise(wanted, store, now)
         if made.upload is not None:
             store.write(made.artifact.key, size, _chunks(path))
-            complete(made.artifact, store, ports.clock.now())
+            complete(made.artifact, store, ports.clock.now(), ports.artifact_completions)
         artifact_id = made.artifact.pk
         document = {
             "id": artifact_id,

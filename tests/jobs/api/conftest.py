@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from artifacts.uploads import Completions
 from dispatcher_project.web import request_limits
 from foundation.ttl_cache import RowCache, TtlCache
 from gpus.errors import ConnectFailed
@@ -46,6 +47,7 @@ class World:
     redis_rest: RedisRest = field(default_factory=RedisRest)
     request_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.REQUESTS_REFUSED))
     readiness: Readiness = field(default_factory=Readiness)
+    artifact_completions: Completions = field(default_factory=Completions)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
@@ -76,6 +78,7 @@ class World:
             push_refusals=self.push_refusals,
             request_refusals=self.request_refusals,
             readiness=self.readiness,
+            artifact_completions=self.artifact_completions,
             limit_caches=self.limit_caches,
             registry=self.registry,
             valid_keys=self.valid_keys,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -259,16 +260,15 @@ def test_wrong_bytes_that_a_killed_process_joined_keep_no_place(acme: Account, s
     upload(acme, store, PNG)
 
 
-def test_joining_is_limited(acme: Account, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from artifacts import uploads
-
+def test_joining_is_limited(acme: Account, store: Store, world: World) -> None:
     artifact_id = promise(acme, PNG, parts=True).json()["id"]
-    monkeypatch.setattr(uploads, "_running", settings.DISPATCHER.artifact_completions)
-    answer = acme.client.post(f"{URL}/{artifact_id}/complete")
+    with ExitStack() as others:
+        for _ in range(settings.DISPATCHER.artifact_completions):
+            others.enter_context(world.ports.artifact_completions.one_of_few())
+        answer = acme.client.post(f"{URL}/{artifact_id}/complete")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many_completions")
     assert "DISPATCHER_ARTIFACT_COMPLETIONS" in answer.json()["detail"]
     assert answer.headers["Retry-After"] == "5"
-    monkeypatch.setattr(uploads, "_running", 0)
     row = Artifact.objects.get()
     assert isinstance(store, LocalStore)
     with store.receive_part(row.key, row.upload, 1, len(PNG)) as receiver:

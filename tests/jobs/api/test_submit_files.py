@@ -20,7 +20,7 @@ from django.conf import settings
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.store.contract import Store, StoreUnavailable
 from artifacts.store.local import LocalStore
-from artifacts.uploads import Wanted, complete, promise
+from artifacts.uploads import Wanted, mark_stored, promise
 from foundation.http_api.problems import Problem
 from foundation.ids import new_id
 from gpus.models import Process
@@ -228,7 +228,7 @@ def test_an_artifact_that_a_client_uploaded_keeps_its_time(acme: Account, store:
     now = world.ports.clock.now()
     row = promise(wanted, store, now).artifact
     store.write(row.key, len(PNG), [PNG])
-    complete(row, store, now)
+    mark_stored(row, store, now)
     assert submit(acme, {"image": data_uri(PNG), "other": {"$artifact": new_id()}}).status_code == 422
     assert expires_in(world, 7 * 86_400)
 
