@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from celery import shared_task
+from celery import Task, shared_task
 
+from foundation.program import command_line
 from jobs import wakes
 
 if TYPE_CHECKING:
     from jobs.callbacks.delivery_worker import DeliveryWorker
+    from jobs.execution.gpu_worker import GpuWorker
     from jobs.execution.slot_loop import WorkReport
+    from jobs.sweeps.runner import Runner
+
+Role = TypeVar("Role")
 
 MAX_NAMED = 20
 """Failed jobs in the report of a task: what Flower shows stays small."""
@@ -24,46 +28,52 @@ class JobFailed(Exception):
     follows."""
 
 
-@shared_task(name=wakes.WORK, throws=(JobFailed,), ignore_result=True)
-def work(pool: str, host: str | None = None) -> dict[str, Any]:
+class RoleTask(Task, Generic[Role]):  # type: ignore[misc]
+    """A task whose work an object of its process does: handed to it at boot, and kept by the Celery app."""
+
+    _role: Role | None = None
+
+    def hand(self, role: Role) -> None:
+        """Let this object do the work. Raises RuntimeError if another one does."""
+        if self._role is not None:
+            raise RuntimeError(f"this process has an object that does {self.name} already")
+        self._role = role
+
+    @property
+    def role(self) -> Role:
+        """The object that was handed over. Raises RuntimeError without one."""
+        if self._role is None:
+            raise RuntimeError(
+                f"this process does not do {self.name}: start it by `{command_line('gpu_worker')}` or "
+                f"`{command_line('queue_worker')}`"
+            )
+        return self._role
+
+
+@shared_task(base=RoleTask, bind=True, name=wakes.WORK, throws=(JobFailed,), ignore_result=True)
+def work(self: RoleTask[GpuWorker], pool: str, host: str | None = None) -> dict[str, Any]:
     """Claim and run jobs of this pool: a wake. A long job is a task of its own, short ones share one
     (`TimeSlice`).
 
     host: of a pinned worker. Returns the report that Flower shows. Raises JobFailed.
     """
-    from jobs.execution.gpu_worker import current_worker
-
-    return shown(current_worker().work(pool, host))
+    return shown(self.role.work(pool, host))
 
 
-@shared_task(name=wakes.SWEEP, ignore_result=True, send_events=False)
-def sweep(name: str) -> None:
+@shared_task(base=RoleTask, bind=True, name=wakes.SWEEP, ignore_result=True, send_events=False)
+def sweep(self: RoleTask[Runner], name: str) -> None:
     """Run one sweep, or with ``tick`` all that are due.
 
     Without events, so not in Flower: one each second would push the jobs out of its list. The admin and
     /metrics show their ages.
     """
-    from jobs.sweeps.runner import run_sweep
-
-    run_sweep(name)
+    self.role.run_named(name)
 
 
-@shared_task(name=wakes.DELIVER, ignore_result=True)
-def deliver(callback_id: str) -> None:
+@shared_task(base=RoleTask, bind=True, name=wakes.DELIVER, ignore_result=True)
+def deliver(self: RoleTask[DeliveryWorker], callback_id: str) -> None:
     """Hint that this callback may be due. The delivery worker decides which callbacks are next."""
-    current_delivery_worker().nudge(callback_id)
-
-
-@lru_cache(maxsize=1)
-def current_delivery_worker() -> DeliveryWorker:
-    """Return the delivery worker of this process, started on first use, by `queue_worker --queues
-    callbacks`."""
-    from jobs.callbacks.delivery_worker import DeliveryWorker
-    from jobs.ports import production_ports
-
-    worker = DeliveryWorker(production_ports())
-    worker.start()
-    return worker
+    self.role.nudge(callback_id)
 
 
 def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:

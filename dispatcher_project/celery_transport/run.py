@@ -34,6 +34,7 @@ from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
 if TYPE_CHECKING:
     from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.execution.presence import Presence
+    from jobs.sweeps.runner import Runner as SweepRunner
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +70,7 @@ def run_gpu_worker(
     """
     from jobs.execution.gpu_worker import create_worker
     from jobs.ports import production_ports
+    from jobs.tasks import work
 
     # dozens of threads wait for the network beside one busy writer: with Python's 5 ms each of their short
     # steps would wait a whole time slice for the interpreter
@@ -92,6 +94,7 @@ def run_gpu_worker(
         busy=worker.busy,
         interrupt=worker.interrupt,
     )
+    work.hand(worker)
     app.steps["consumer"].update({PoolQueues, shown.step()})
     watch.start()
     worker.start()
@@ -124,25 +127,37 @@ def run_queue_worker(
 ) -> int:
     """Run a worker for sweeps, callbacks or workflows until it is stopped; return its exit status."""
     from jobs.ports import production_ports
+    from jobs.tasks import deliver, sweep
 
     keep_connections()
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     callbacks: DeliveryWorker | None = None
     parts: list[Drained] = []
     if CALLBACKS_QUEUE in queues:
-        from jobs.tasks import current_delivery_worker
+        from jobs.callbacks.delivery_worker import DeliveryWorker
 
-        parts.append(callbacks := current_delivery_worker())
+        callbacks = DeliveryWorker(production_ports())
+        deliver.hand(callbacks)
+        callbacks.start()
+        parts.append(callbacks)
     if WORKFLOWS_QUEUE in queues:
-        from workflows.tasks import current_due_runs
+        from workflows.execution.advancer import Advancer
+        from workflows.execution.due_runs import DueRuns
+        from workflows.tasks import follow
 
-        parts.append(current_due_runs())
+        due_runs = DueRuns(Advancer(production_ports()))
+        follow.hand(due_runs)
+        parts.append(due_runs)
+    sweeps: SweepRunner | None = None
+    if SWEEPS_QUEUE in queues:
+        sweeps = sweep_runner()
+        sweep.hand(sweeps)
     stop = OrderedStop(
         grace_seconds=QUEUE_WORKER_GRACE_SECONDS,
         drain=partial(_drain, parts),
         busy=lambda: sum(part.busy() for part in parts),
     )
-    presence = presence_of(queues)
+    presence = presence_of(queues, sweeps)
     presence.start()
     try:
         return _run_celery(
@@ -167,16 +182,26 @@ def _drain(parts: Sequence[Drained]) -> None:
         part.drain()
 
 
-def presence_of(queues: Collection[str]) -> Presence:
-    """Return the sign of life of a process that consumes these queues."""
+def sweep_runner() -> SweepRunner:
+    """Return the runner of this process's sweeps."""
+    from jobs.ports import production_ports
+    from jobs.sweeps.registry import Sweeps
+    from jobs.sweeps.runner import Runner
+
+    return Runner(production_ports(), Sweeps().entries)
+
+
+def presence_of(queues: Collection[str], sweeps: SweepRunner | None) -> Presence:
+    """Return the sign of life of a process that consumes these queues. sweeps: runs its sweeps, if it has
+    some."""
     from gpus.models import Process
     from jobs.execution.presence import Presence
     from jobs.ports import production_ports
     from jobs.sweeps.runner import LayoutOverlapSweeper
 
-    if SWEEPS_QUEUE not in queues:
+    if sweeps is None:
         return Presence(production_ports(), Process.Kind.CALLBACKS, queues=lambda: queues)
-    sweeper = LayoutOverlapSweeper()
+    sweeper = LayoutOverlapSweeper(sweeps.run_named)
     return Presence(
         production_ports(), Process.Kind.SWEEPS, queues=lambda: queues, on_layout_overlap=sweeper.step
     )

@@ -23,7 +23,6 @@ from django.db.models import QuerySet
 from django.db.models import Value as Constant
 
 from foundation.database import statements
-from foundation.program import command_line
 from gpus.leasing.connect import connect
 from gpus.models import Process, Server
 from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease
@@ -205,10 +204,6 @@ def interrupt_switched_off(runs: Iterable[tuple[Lease, AttemptRun]], off: Collec
             run.order(Order.INTERRUPT)
 
 
-# the worker of this process: a Celery task is a function, and has to find it
-_current: GpuWorker | None = None
-
-
 def create_worker(
     ports: Ports,
     *,
@@ -217,14 +212,11 @@ def create_worker(
     on_registry: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> GpuWorker:
-    """Make the worker of this process, once, connected to Redis and the database.
+    """Make the worker of a process, connected to Redis and the database.
 
     queues: returns the queues that the process consumes; shown to operators. on_registry: as for `GpuWorker`.
     options: as for `WorkerState`.
     """
-    global _current
-    if _current is not None:
-        raise RuntimeError("this process has its GPU worker already")
     ours = SelfNotifications()
     ports = replace(ports, announce=ours.tracking(ports.announce))
 
@@ -232,7 +224,7 @@ def create_worker(
         ready = worker.switch_readiness.ready_switches
         return Presence(ports, Process.Kind.GPU, name=worker.name, queues=queues, ready=ready)
 
-    _current = GpuWorker(
+    return GpuWorker(
         ports,
         self_notifications=ours,
         listen_url=settings.REDIS_URL,
@@ -241,14 +233,6 @@ def create_worker(
         name=name,
         **options,
     )
-    return _current
-
-
-def current_worker() -> GpuWorker:
-    """Return the worker that `create_worker` made. Raises RuntimeError without one."""
-    if _current is None:
-        raise RuntimeError(f"this process is not a GPU worker: start it by `{command_line('gpu_worker')}`")
-    return _current
 
 
 class SelfNotifications:

@@ -1,4 +1,4 @@
-"""Runs one sweep (`run_sweep(name)`), or all that are due (`run_sweep("tick")`).
+"""Runs one sweep (`Runner.run_named(name)`), or all that are due (`Runner.run_named("tick")`).
 
 Beat sends one tick per second to a queue that one worker process consumes. Within a process, no sweep runs
 twice at once; across processes that is harmless, because sweeps move rows by compare-and-set. Slow sweeps run
@@ -13,19 +13,18 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, cast
 
 import structlog
 from django.db import DatabaseError, connection
 
-import jobs.ports
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
 from jobs.ports import Ports
 from jobs.sweeps.base import TICK, SweepCount, UnwrittenRuns, write_runs
-from jobs.sweeps.registry import Entry, Sweeps
+from jobs.sweeps.registry import Entry
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +35,7 @@ WRITE_SECONDS = 5.0
 
 
 class Runner:
-    """Runs the sweeps of one process and records their runs.
+    """Runs the sweeps of one process and records their runs. The task `jobs.tasks.sweep` gets it at boot.
 
     sweeps: returns the entries; called at every tick, so that changed settings apply. in_thread: starts a
     slow sweep; default: a daemon thread.
@@ -59,6 +58,13 @@ class Runner:
         self._last_notes: dict[str, tuple[str, ...]] = {}
         self._written_at: float | None = None
         self._is_learning = False
+
+    def run_named(self, name: str) -> None:
+        """Run one sweep, or with `tick` all that are due. Raises KeyError for an unknown name."""
+        if name == TICK:
+            self.tick()
+        else:
+            self.run(name)
 
     def tick(self) -> dict[str, SweepCount]:
         """Run or start the sweeps that are due; return the counts, by name, of those that ran in this thread.
@@ -169,20 +175,6 @@ def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="sweep", daemon=True).start()
 
 
-def run_sweep(name: str) -> None:
-    """Run one sweep, or with `tick` all that are due. Raises KeyError for an unknown name."""
-    runner = _of_this_process()
-    if name == TICK:
-        runner.tick()
-    else:
-        runner.run(name)
-
-
-@lru_cache(maxsize=1)
-def _of_this_process() -> Runner:
-    return Runner(jobs.ports.production_ports(), Sweeps().entries)
-
-
 RECONCILE_EVERY = 5
 """Steps of one second: the longest time until a job accepted by a web process of another layout is queued."""
 
@@ -191,10 +183,11 @@ class LayoutOverlapSweeper:
     """Runs the sweeps, in a process whose key layout is in use, while processes of another layout live.
 
     Needed because sweep processes of the other layout consume some of beat's ticks without touching the
-    index, and its web processes can't push tickets.
+    index, and its web processes can't push tickets. run_named: as of `Runner`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run_named: Callable[[str], None]) -> None:
+        self._run_named = run_named
         self._steps = 0
         self._sweeping = threading.Lock()
 
@@ -210,9 +203,9 @@ class LayoutOverlapSweeper:
 
     def _sweep(self) -> None:
         try:
-            run_sweep(TICK)
+            self._run_named(TICK)
             if self._steps % RECONCILE_EVERY == 0:
-                run_sweep("reconcile")
+                self._run_named("reconcile")
         finally:
             connection.close()
             self._sweeping.release()

@@ -1,17 +1,42 @@
-"""The report of a task's jobs in Flower."""
+"""The objects that do the tasks of a process, and the report of a task's jobs in Flower."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from jobs import wakes
 from jobs.execution.slot_loop import WorkReport
 from jobs.tasks import MAX_NAMED, JobFailed, shown, sweep, work
 
 
 def test_ticks_do_not_push_the_jobs_out_of_flowers_view() -> None:
     assert (work.send_events, sweep.send_events) == (True, False)
+
+
+def an_app() -> Celery:
+    return Celery("apart", set_as_current=False, fixups=[])
+
+
+def test_each_celery_app_has_its_own_objects_that_do_its_tasks() -> None:
+    ours, others, ran = an_app(), an_app(), list[str]()
+    task = ours.tasks[wakes.SWEEP]
+    task.hand(SimpleNamespace(run_named=ran.append))
+    task("tick")
+    assert ran == ["tick"]
+    with pytest.raises(RuntimeError, match="queue_worker"):
+        others.tasks[wakes.SWEEP]("tick")
+
+
+def test_a_second_worker_of_a_process_is_refused() -> None:
+    task = an_app().tasks[wakes.WORK]
+    task.hand(first := SimpleNamespace())
+    with pytest.raises(RuntimeError, match="already"):
+        task.hand(SimpleNamespace())
+    assert task.role is first
 
 
 def a_report(**fields: Any) -> WorkReport:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from jobs.execution import gpu_worker as module
-from jobs.execution import gpu_worker as worker_module
 from jobs.execution.gpu_worker import SelfNotifications, create_worker
 from tests.support.fakes import Told, make_ports
 
@@ -34,8 +33,7 @@ def test_announcements_that_never_come_back_do_not_pile_up(monkeypatch) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch) -> None:
-    monkeypatch.setattr(worker_module, "_current", None)
+def test_a_worker_does_not_check_for_its_own_announcements() -> None:
     told = Told()
     worker = create_worker(make_ports(told=told))
     assert worker._listener is not None

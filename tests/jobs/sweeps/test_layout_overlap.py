@@ -19,9 +19,8 @@ from tests.support.waiting import wait_for
 
 def test_each_step_ticks_and_every_fifth_reconciles(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(runner, "run_sweep", ran.append)
     monkeypatch.setattr(runner.connection, "close", lambda: None)
-    company = LayoutOverlapSweeper()
+    company = LayoutOverlapSweeper(ran.append)
     for step in range(RECONCILE_EVERY):
         company.step()
         wait_for(lambda step=step: ran.count("tick") == step + 1 and not company.is_sweeping)

@@ -13,7 +13,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.registry.processes import IndexState, Layouts
 from jobs.models import SweepRun
 from jobs.ports import Ports
-from jobs.sweeps import base, runner
+from jobs.sweeps import base
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
@@ -172,7 +172,7 @@ def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> Non
     )
 
 
-def test_sweeps_are_run_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeps_are_run_by_name() -> None:
     runs: list[str] = []
 
     def quick(_: Ports) -> SweepCount:
@@ -180,15 +180,15 @@ def test_sweeps_are_run_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         return SweepCount()
 
     stage = Stage(quick=Entry(quick, 1.0))
-    monkeypatch.setattr(runner, "_of_this_process", lambda: stage.runner)
+    run = stage.runner.run_named
     with patch("jobs.sweeps.runner.write_runs"):
-        runner.run_sweep("tick")
-        runner.run_sweep("tick")
+        run("tick")
+        run("tick")
         assert runs == ["quick"], "no sweep is due in the second tick"
-        runner.run_sweep("quick")
+        run("quick")
         assert runs == ["quick", "quick"]
         with pytest.raises(KeyError):
-            runner.run_sweep("unknown")
+            run("unknown")
 
 
 def test_a_bad_row_is_counted_and_the_others_are_repaired() -> None:

@@ -102,7 +102,6 @@ def main() -> None:
     worker = StandInWorker()
     module: Any = types.ModuleType("jobs.execution.gpu_worker")
     module.create_worker = worker.connected
-    module.current_worker = lambda: worker
     sys.modules["jobs.execution.gpu_worker"] = module
 
     import django
@@ -122,7 +121,9 @@ def main() -> None:
         clock=SystemClock(), clock_watch=AgreedClocks(), registry=RegistryCache()
     )
     ports.production_ports = lambda: nothing  # type: ignore[assignment,return-value]
-    run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
+    idle: Any = types.SimpleNamespace(start=lambda: None, stop=lambda: None, run_named=lambda name: None)
+    run.sweep_runner = lambda: idle
+    run.presence_of = lambda queues, sweeps: idle
 
     signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())  # the main thread hangs
     execute_from_command_line(sys.argv)
