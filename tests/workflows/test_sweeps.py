@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpus.errors import LeasingUnavailable
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Event, Job
 from jobs.sweeps.base import SweepCount, sweep_rows
@@ -15,7 +16,7 @@ from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
-from workflows.execution import reads
+from workflows.execution import advancer, cancelling, reads
 from workflows.execution.due_runs import DueRuns
 from workflows.models import Node, Run, Version, Wait
 from workflows.sweeps import (
@@ -70,6 +71,56 @@ def test_a_map_whose_process_died_before_its_first_child_goes_on(theatre: Theatr
     assert (Node.objects.count(), Job.objects.count()) == (1, 0)
     go_on_without_a_hint(theatre)
     assert Job.objects.count() == 2
+
+
+def fail_beside(theatre: Theatre, **more: Any) -> Run:
+    """Return a run in which a question has expired, beside a queued job and another question; its advancer
+    has yet to see it."""
+    ends = {"human": {"title": "?", "form": {}, "expires_seconds": 1000}}
+    nodes = {"a": ends, "b": model(), "ask": ASK, **more}
+    run = theatre.advance(theatre.start({"nodes": nodes, "on_failure": {"running": "cancel"}}))
+    Wait.objects.filter(node__key="a").update(due_at=run.created_at)
+    assert due_waits.sweep(theatre.ports).repaired == 1
+    return run
+
+
+def test_a_failure_whose_process_died_before_it_cancelled_the_others_cancels_them(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fail_beside(theatre)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(advancer, "cancel_nodes", die)
+        with pytest.raises(KeyboardInterrupt):
+            theatre.advancer.advance(run.id)
+    assert states(run) == {"a": "failed", "b": "running", "ask": "running"}
+    go_on_without_a_hint(theatre)
+    theatre.advance(run)
+    assert (run.state, states(run)) == (
+        RunState.FAILED,
+        {"a": "failed", "b": "cancelled", "ask": "cancelled"},
+    )
+
+
+def test_a_failure_cancels_the_others_once_redis_is_back(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fail_beside(theatre)
+
+    def unavailable(*_: Any) -> None:
+        raise LeasingUnavailable("no Redis")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cancelling, "move_to_cancelled", unavailable)
+        theatre.advance(run)
+        theatre.advance(run)
+    assert states(run) == {"a": "failed", "b": "running", "ask": "cancelled"}
+    go_on_without_a_hint(theatre)
+    theatre.advance(run)
+    assert (run.state, states(run)["b"]) == (RunState.FAILED, "cancelled")
 
 
 def test_a_resumed_run_whose_hint_was_lost_goes_on(theatre: Theatre) -> None:

@@ -442,7 +442,7 @@ class _Advance:
 
     def _prepare(self, steps: Steps, more: bool) -> None:
         """Make the changes and further rows. more: another step is due at once; a sweep finds it if this
-        process dies before."""
+        process dies before. So it does where a failure cancels other nodes, until these have ended."""
         run, writes = self.run, self.writes
         self._log(steps)
         self.changes = {"steps": self.seen_steps + 1, "event_seq": run.event_seq}
@@ -451,7 +451,7 @@ class _Advance:
             self.changes["node_states"] = steps.states  # its values are texts
         elif keys:
             self.changes["node_states"] = Members({key: steps.states[key] for key in keys})
-        if more:
+        if more or (steps.cancel and not self.cancelled):
             writes.notices.append(due_notice(run.id, self.now))
         if steps.end is None:
             return
