@@ -77,7 +77,7 @@ def fail_beside(theatre: Theatre, **more: Any) -> Run:
     """Return a run in which a question has expired, beside a queued job and another question; its advancer
     has yet to see it."""
     ends = {"human": {"title": "?", "form": {}, "expires_seconds": 1000}}
-    nodes = {"a": ends, "b": model(), "ask": ASK, **more}
+    nodes = {**more, "a": ends, "b": model(), "ask": ASK}
     run = theatre.advance(theatre.start({"nodes": nodes, "on_failure": {"running": "cancel"}}))
     Wait.objects.filter(node__key="a").update(due_at=run.created_at)
     assert due_waits.sweep(theatre.ports).repaired == 1
@@ -121,6 +121,47 @@ def test_a_failure_cancels_the_others_once_redis_is_back(
     go_on_without_a_hint(theatre)
     theatre.advance(run)
     assert (run.state, states(run)["b"]) == (RunState.FAILED, "cancelled")
+
+
+def test_a_failure_that_cancels_the_others_keeps_maps_from_starting_children(theatre: Theatre) -> None:
+    run = fail_beside(theatre, many={**ASK, "map": {"count": 30, "max_parallel": 5, "fail_at": 0.1}})
+    theatre.advance(run)
+    theatre.advance(run)
+    assert Node.objects.filter(base="many", index__isnull=False).count() == 5
+    assert (run.state, run.error_node) == (RunState.FAILED, "a"), "its cancelled children do not fail the map"
+    assert states(run)["many"] == "cancelled"
+
+
+def test_a_map_that_fails_keeps_another_one_from_starting_children_in_the_same_step(theatre: Theatre) -> None:
+    asks = {"human": {"title": "?", "form": {}, "expires_seconds": 1000}}
+    nodes = {
+        "many": {**ASK, "map": {"count": 30, "max_parallel": 5, "fail_at": 2}},
+        "few": {**asks, "map": {"count": 2}},
+    }
+    run = theatre.advance(theatre.start({"nodes": nodes, "on_failure": {"running": "cancel"}}))
+    Wait.objects.filter(node__base="few").update(due_at=run.created_at)
+    assert due_waits.sweep(theatre.ports).repaired == 2
+    operations.answer_wait(run, "many[0]", 1, by="me", ports=theatre.ports)
+    theatre.advance(run)
+    theatre.advance(run)
+    assert Node.objects.filter(base="many", index__isnull=False).count() == 5
+    assert (run.state, states(run)) == (RunState.FAILED, {"many": "cancelled", "few": "failed"})
+
+
+def test_a_map_whose_last_items_were_cancelled_has_not_completed(theatre: Theatre) -> None:
+    """A restart runs these items; the nodes after it would get null for them."""
+    nodes = {"few": {**ASK, "map": {"count": 3, "fail_at": 3}}}
+    run = theatre.advance(theatre.start({"nodes": nodes}))
+    operations.answer_wait(run, "few[1]", "yes", by="me", ports=theatre.ports)
+    theatre.advance(run)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    cancelling_runs.sweep(theatre.ports)
+    assert states(run) == {"few": "cancelled"}
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.advance(run)
+    asked = Wait.objects.filter(answered_at=None).values_list("node__key", flat=True)
+    assert sorted(asked) == ["few[0]", "few[2]"]
+    operations.cancel_run(run.id, ports=theatre.ports)
 
 
 def test_a_resumed_run_whose_hint_was_lost_goes_on(theatre: Theatre) -> None:

@@ -8,7 +8,7 @@ nodes, and deletes the notices that it took into account, so a crash at any poin
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -26,9 +26,9 @@ from jobs.ports import Ports
 from jobs.submission.request import Submitted, outcome_of
 from jobs.submission.submit import push_and_wake
 from workflows.definition.read import read_definition
-from workflows.domain.advance import NodeMove, RunEnd, Steps, advance
+from workflows.domain.advance import NodeMove, RunEnd, Steps, advance, failed_node
 from workflows.domain.budget import Costs
-from workflows.domain.plan import NodeKind, NodeSpec, Plan
+from workflows.domain.plan import NodeKind, NodeSpec, Plan, RunningOnFailure
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.execution import cache, reads
 from workflows.execution.callbacks import callback_for
@@ -268,10 +268,9 @@ class _Advance:
     def decide(self, *, all_read: bool) -> None:
         """Decide what the step writes. all_read: the run has no further notices."""
         ended = self._ends_of_nodes()
-        may_start = not self.cancelled and self.run.paused_at is None
-        for node, end in self.maps.move(starts=may_start, cancelled=self.cancelled):
-            self._note_ended(node)
-            ended.append(end)
+        may_start = self._move_maps(ended) and self.run.paused_at is None
+        if may_start:
+            self._note_maps(self.maps.fill(), ended)
         steps = self._decide(ended)
         if steps.end is not None and steps.end.state is RunState.CANCELLED:
             steps.end = end_of_cancelled(self.run)
@@ -289,6 +288,31 @@ class _Advance:
             self._prepare(steps, more)
         has_waited = self.starts < STARTS  # for other runs of the transaction
         self.is_due = (self.has_written or has_waited) and steps.end is None and (more or not all_read)
+
+    def _move_maps(self, ended: list[NodeMove]) -> bool:
+        """End maps, and add these ends. Return True if further children may start: neither was the run
+        cancelled, nor does a failure cancel the rest."""
+        is_cancelled = self.cancelled or self._cancels_rest(ended)
+        self._note_maps(self.maps.close(cancelled=is_cancelled), ended)
+        if not is_cancelled and self._cancels_rest(ended):
+            self._note_maps(self.maps.close(cancelled=True), ended)
+            return False
+        return not is_cancelled
+
+    def _cancels_rest(self, ended: Sequence[NodeMove]) -> bool:
+        """Return True if a node has failed for which the others are cancelled. ended: in this step."""
+        if self.plan.running_on_failure is not RunningOnFailure.CANCEL or not self.plan.has_maps:
+            return False
+        return failed_node(self.plan, self._states() | {end.key: end.state for end in ended}) is not None
+
+    def _note_maps(self, maps: Iterable[tuple[Node, NodeMove]], ended: list[NodeMove]) -> None:
+        for node, end in maps:
+            self._note_ended(node)
+            ended.append(end)
+
+    def _states(self) -> dict[str, NodeState]:
+        """Return the states of the nodes before this step."""
+        return {key: _NODE_STATES[state] for key, state in self.run.node_states.items()}
 
     # -- reading notices -------------------------------------------------------------------------------------
 
@@ -349,7 +373,7 @@ class _Advance:
     def _decide(self, ended: list[NodeMove]) -> Steps:
         """Decide what follows these ends, and start what is to start. A node that can't be started fails, and
         one with a cached result completes at once, so it is decided again."""
-        states = {key: _NODE_STATES[state] for key, state in self.run.node_states.items()}
+        states = self._states()
         # otherwise a further node may be due: the run begins or goes on, or an earlier step left nodes to do
         is_plain = bool(self.notices) and all(notice.ended_id != self.run.id for notice in self.notices)
         only_after_ended = self.seen_steps > 0 and is_plain

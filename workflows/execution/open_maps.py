@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
+
+from django.db.models import QuerySet
 
 from jobs.ports import Ports
 from workflows.domain.advance import NodeMove, Window, children_to_start, end_of_map
@@ -72,41 +75,62 @@ class OpenMaps:
             state.failed += 1
         self._writes.maps[state.node_id] = state
 
-    def move(self, *, starts: bool, cancelled: bool) -> list[tuple[Node, NodeMove]]:
-        """Start the next children of each map; return the maps that end. starts: children may start."""
-        ends = self._move_files(starts=starts, cancelled=cancelled)
-        for base, state in self.states.items():
-            spec = self._plan.nodes[base].map
-            assert spec is not None
-            if starts:
-                self._fill(self._plan.nodes[base], spec, state)
-            end = end_of_map(spec, _window(state))
-            if end is None and cancelled and not state.running:
-                end = NodeState.CANCELLED
-            if end is not None:
-                ends.append((state.node, self._end(state, end)))
-        return ends
-
-    def _move_files(self, *, starts: bool, cancelled: bool) -> list[tuple[Node, NodeMove]]:
-        """Read the next part of each file; return the maps that end before their first child."""
+    def close(self, *, cancelled: bool) -> list[tuple[Node, NodeMove]]:
+        """Return the maps that end before further children start. cancelled: none starts any more."""
         ends = []
         for file in self.files.values():
-            node, end = file.node, None
-            if cancelled:
-                end = NodeState.CANCELLED
-            elif starts:
-                try:
-                    read_on(file, self._ports)
-                except FileFault as fault:
-                    end, node.code, node.detail = NodeState.FAILED, fault.code, str(fault)
-                else:
-                    self._writes.files[file.node_id] = file
-                    if file.is_read:
-                        self._writes.new_maps.append(self._starter.map_state(node, file.items))
-            if end is not None:
-                node.state, node.finished_at = end.value, self._now
-                ends.append((node, NodeMove(node.base, end, node.code, node.detail)))
+            if cancelled and file.node.finished_at is None:
+                ends.append(self._end_file(file, NodeState.CANCELLED))
+        for base, state in self.states.items():
+            if state.node.finished_at is None:
+                end = end_of_map(self._map(base), _window(state))
+                if cancelled and not state.running:
+                    end = self._end_of_cancelled(state)
+                if end is not None:
+                    ends.append((state.node, self._end(state, end)))
         return ends
+
+    def fill(self) -> list[tuple[Node, NodeMove]]:
+        """Read the next part of each file, and start the next children of each map; return the maps that
+        end."""
+        ends = []
+        for file in self.files.values():
+            try:
+                read_on(file, self._ports)
+            except FileFault as fault:
+                file.node.code, file.node.detail = fault.code, str(fault)
+                ends.append(self._end_file(file, NodeState.FAILED))
+            else:
+                self._writes.files[file.node_id] = file
+                if file.is_read:
+                    self._writes.new_maps.append(self._starter.map_state(file.node, file.items))
+        for base, state in self.states.items():
+            if state.node.finished_at is None:
+                self._fill(self._plan.nodes[base], self._map(base), state)
+                if (end := end_of_map(self._map(base), _window(state))) is not None:
+                    ends.append((state.node, self._end(state, end)))
+        return ends
+
+    def _map(self, base: str) -> MapSpec:
+        spec = self._plan.nodes[base].map
+        assert spec is not None
+        return spec
+
+    def _end_file(self, file: MapFile, end: NodeState) -> tuple[Node, NodeMove]:
+        """End a map before its first child."""
+        node = file.node
+        node.state, node.finished_at = end.value, self._now
+        return node, NodeMove(node.base, end, node.code, node.detail)
+
+    def _end_of_cancelled(self, state: MapState) -> NodeState:
+        """Return the end of a map that starts no further children. Cancelled ones do not count as failed, but
+        a map without their outputs is not complete: a restart runs them again."""
+        failed = sum(one.state == NodeState.FAILED for one in self._unwritten_children(state))
+        failed += self._stored_failures(state).count()
+        end = end_of_map(self._map(state.node.base), replace(_window(state), failed=failed))
+        if end is NodeState.FAILED or (end is NodeState.COMPLETED and state.failed == failed):
+            return end
+        return NodeState.CANCELLED
 
     def wait(self) -> bool:
         """Return True if a map has room for children that this step could not start, or that none of its
@@ -166,9 +190,7 @@ class OpenMaps:
         node = state.node
         node.state, node.finished_at = end.value, self._now
         if end is NodeState.COMPLETED:
-            # children that end in this very transaction are not in the database yet
-            unwritten = (*self._writes.ended_nodes.values(), *self._writes.new_nodes)
-            children = [one for one in unwritten if one.base == node.base and one.index is not None]
+            children = self._unwritten_children(state)  # they are not in the database yet
             try:
                 node.output = map_output(self._run, state, children, self._costs.budget(), self._ports)
             except OverBudget as error:
@@ -183,18 +205,24 @@ class OpenMaps:
 
     def _first_failure(self, state: MapState) -> Node | None:
         """Return the first failed child of a map in this round, by its index."""
-        base, written = state.node.base, []
-        for one in (*self._writes.ended_nodes.values(), *self._writes.new_nodes):
-            if one.base == base and one.index is not None and one.state == NodeState.FAILED:
-                written.append(one)
-        stored = Node.objects.defer("settings", "output").filter(
+        written = [one for one in self._unwritten_children(state) if one.state == NodeState.FAILED]
+        stored = self._stored_failures(state).defer("settings", "output").order_by("index")[:1]
+        return min([*written, *stored], key=lambda one: one.index or 0, default=None)
+
+    def _unwritten_children(self, state: MapState) -> list[Node]:
+        """Return the children of a map that end, or start, in this very transaction."""
+        unwritten = (*self._writes.ended_nodes.values(), *self._writes.new_nodes)
+        return [one for one in unwritten if one.base == state.node.base and one.index is not None]
+
+    def _stored_failures(self, state: MapState) -> QuerySet[Node]:
+        """Select the failed children of a map in this round, without those that this transaction writes."""
+        return Node.objects.filter(
             run=self._run,
-            base=base,
+            base=state.node.base,
             index__isnull=False,
             round=state.node.round,
             state=NodeState.FAILED.value,
         )
-        return min([*written, *stored.order_by("index")[:1]], key=lambda one: one.index or 0, default=None)
 
 
 def _window(state: MapState) -> Window:
