@@ -26,6 +26,7 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 from foundation.json_paths import pointer
 from foundation.json_text import Bounds, NotReadable, canonical_json, check_bounds
+from foundation.stored_schema import StoredSchema
 
 CHEAP_STEPS = 2_000_000
 """At about 10 ns each; a check with more steps runs in another process."""
@@ -124,33 +125,15 @@ class ForeignSchema:
         return first_mismatch(self.validator, payload)
 
 
-class _CompiledSchemas:
-    """Compiled schemas by identity of their object: a model's configuration is one object until it is read
-    again."""
-
-    MAX_ENTRIES = 256
-
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[Schema, ForeignSchema]] = {}
-
-    def get(self, schema: Schema) -> ForeignSchema:
-        known = self._found.get(id(schema))
-        if known is not None and known[0] is schema:
-            return known[1]
-        found = _compiled(canonical_json(schema), *_limits())
-        if len(self._found) >= self.MAX_ENTRIES:
-            self._found = {}
-        self._found[id(schema)] = (schema, found)
-        return found
-
-
-# of the process: the same schema always compiles to the same checks
-_known = _CompiledSchemas()
-
-
-def compiled(schema: Schema) -> ForeignSchema:
-    """Return the schema, checked and compiled once per text. Raises SchemaRefused."""
-    return _known.get(schema)
+def compiled(schema: Schema | StoredSchema) -> ForeignSchema:
+    """Return the schema, checked and compiled: a stored one once, another one once per text. Raises
+    SchemaRefused."""
+    if not isinstance(schema, StoredSchema):
+        return _compiled(canonical_json(schema), *_limits())
+    if schema.compiled_form is None:
+        schema.compiled_form = _compiled(canonical_json(schema.document), *_limits())
+    found: ForeignSchema = schema.compiled_form
+    return found
 
 
 def _limits() -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from foundation.stored_schema import StoredSchema
 from foundation.texts import printable
 
 BANDS = ("urgent", "normal", "bulk")
@@ -286,7 +287,7 @@ class ModelSpec:
     max_run_seconds: float | None = None
     min_run_seconds: float | None = None
     at_most_once: bool = False
-    payload_schema: Mapping[str, Any] | None = None
+    payload_schema: Mapping[str, Any] | StoredSchema | None = None
     cancel_endpoint_template: str | None = None
     max_response_bytes: int = 16 * 1024 * 1024
     inline_result_bytes: int | None = None
@@ -296,7 +297,7 @@ class ModelSpec:
     keep_alive_seconds: float | None = None
     health_path: str | None = None
     output_files: Sequence[str] | None = None
-    result_schema: Mapping[str, Any] | bool | None = None
+    result_schema: Mapping[str, Any] | bool | StoredSchema | None = None
 
     @property
     def may_have_files(self) -> bool:

@@ -20,6 +20,7 @@ from foundation.foreign_schema import SchemaRefused, compiled
 from foundation.json_paths import pointer
 from foundation.json_places import places
 from foundation.names import NameField
+from foundation.stored_schema import StoredSchema
 from gpus.protocol import ModelSpec
 from gpus.runners.registry import find_runner, missing_runner_message
 
@@ -122,6 +123,7 @@ def usable_places(paths: Any) -> None:
 
 _SPAN = (MoreThan(0), MaxValueValidator(MAX_SECONDS))
 _OF_SPEC = tuple(field.name for field in fields(ModelSpec) if field.name not in ("name", "pool"))
+_SCHEMAS = ("payload_schema", "result_schema")
 
 
 class ModelConfig(models.Model):
@@ -280,7 +282,11 @@ class ModelConfig(models.Model):
 
     @property
     def spec(self) -> ModelSpec:
-        return ModelSpec(self.name, self.pool_id, **{name: getattr(self, name) for name in _OF_SPEC})
+        options = {name: getattr(self, name) for name in _OF_SPEC}
+        for name in _SCHEMAS:
+            if options[name] is not None:
+                options[name] = StoredSchema(options[name])
+        return ModelSpec(self.name, self.pool_id, **options)
 
 
 class ConfigVersion(models.Model):

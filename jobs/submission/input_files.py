@@ -26,6 +26,7 @@ from foundation.data_uri import BadDataUri, is_data_uri, read_data_uri
 from foundation.fetch import NotFetched, NotKept
 from foundation.foreign_schema import Schema, SchemaRefused, compiled
 from foundation.json_paths import Path, pointer, with_values
+from foundation.stored_schema import StoredSchema
 from jobs.domain.errors import (
     ArtifactStoreUnavailable,
     FileInvalid,
@@ -80,7 +81,7 @@ class _Place:
 class PayloadFiles:
     """The files of one payload. Raises Refused."""
 
-    def __init__(self, payload: Any, schema: Schema | None, files: InputFiles) -> None:
+    def __init__(self, payload: Any, schema: Schema | StoredSchema | None, files: InputFiles) -> None:
         self._payload, self._files = payload, files
         self._places = [*_marked(payload, _fields(schema), files)]
         if files.uploaded is not None:
@@ -151,7 +152,7 @@ def _kept(place: _Place, keep: Callable[[], Artifact]) -> Artifact:
         ) from None
 
 
-def has_files(schema: Schema | None) -> bool:
+def has_files(schema: Schema | StoredSchema | None) -> bool:
     """Return True if a schema marks places for files."""
     return _fields(schema) is not None
 
@@ -164,7 +165,7 @@ def fingerprint_body(body: Any, files: InputFiles) -> Any:
     return with_values(body, new) if new else body
 
 
-def _fields(schema: Schema | None) -> FileFields | None:
+def _fields(schema: Schema | StoredSchema | None) -> FileFields | None:
     if schema is None:
         return None
     try:
@@ -248,7 +249,7 @@ def is_url(text: str) -> bool:
     return text[: len(_HTTPS)].lower() == _HTTPS
 
 
-def urls_of(payload: Any, schema: Schema | None) -> Iterator[str]:
+def urls_of(payload: Any, schema: Schema | StoredSchema | None) -> Iterator[str]:
     """Yield the https URLs at the places that the schema marks for files."""
     if (fields := _fields(schema)) is not None:
         for one in fields.find(payload):

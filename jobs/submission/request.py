@@ -46,6 +46,7 @@ from foundation.http_api.json_body import (
 )
 from foundation.json_paths import pointer
 from foundation.json_text import canonical_json, canonical_pieces, is_short
+from foundation.stored_schema import StoredSchema
 from gpus.leasing.values import StartsIn
 from gpus.models.model_config import MAX_SECONDS
 from gpus.protocol import ModelSpec
@@ -459,7 +460,11 @@ def _least_run_seconds(spec: ModelSpec) -> float:
 
 
 def check_payload(
-    schema: Schema | None, payload: Any, text: bytes, checks: CheckBudget, processes: SchemaProcesses
+    schema: Schema | StoredSchema | None,
+    payload: Any,
+    text: bytes,
+    checks: CheckBudget,
+    processes: SchemaProcesses,
 ) -> None:
     """Check a payload against its model's schema. text: the payload as JSON.
 
@@ -473,7 +478,7 @@ def check_payload(
         raise PayloadInvalid(found.text, pointer=f"{_POINTER}{pointer(found.path)}")
 
 
-def is_slow_check(schema: Schema | None, text: bytes) -> bool:
+def is_slow_check(schema: Schema | StoredSchema | None, text: bytes) -> bool:
     """Return True if the check of a payload that is not longer than this text may take long."""
     if schema is None:
         return False
@@ -484,7 +489,11 @@ def is_slow_check(schema: Schema | None, text: bytes) -> bool:
 
 
 def _mismatch(
-    schema: Schema, payload: Any, text: bytes, checks: CheckBudget, processes: SchemaProcesses
+    schema: Schema | StoredSchema,
+    payload: Any,
+    text: bytes,
+    checks: CheckBudget,
+    processes: SchemaProcesses,
 ) -> Mismatch | None:
     try:
         foreign = compiled(schema)

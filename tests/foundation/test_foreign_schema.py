@@ -11,6 +11,7 @@ from django.conf import LazySettings
 
 from foundation import foreign_schema
 from foundation.foreign_schema import CHEAP_STEPS, SchemaRefused, compiled, make_validator
+from foundation.stored_schema import StoredSchema
 
 
 def refusal(schema: Any) -> SchemaRefused:
@@ -150,10 +151,15 @@ def test_the_cost_of_a_check_is_known_before() -> None:
 
 def test_compiled_schemas_are_kept_and_bounded() -> None:
     assert compiled({"minimum": 5}) is compiled({"minimum": 5})
-    for number in range(foreign_schema._CompiledSchemas.MAX_ENTRIES + 10):
-        compiled({"minimum": number})
-    assert len(foreign_schema._known._found) <= foreign_schema._CompiledSchemas.MAX_ENTRIES
     assert foreign_schema._compiled.cache_info().maxsize == 128
+
+
+def test_a_stored_schema_is_compiled_once_and_read_as_text_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = StoredSchema({"minimum": 5})
+    first = compiled(stored)
+    monkeypatch.setattr(foreign_schema, "canonical_json", None)
+    assert compiled(stored) is first
+    assert compiled(stored).mismatch(4)
 
 
 def test_an_error_does_not_contain_the_value() -> None:
