@@ -36,7 +36,7 @@ def make_application() -> Any:
     from dispatcher_project.web.cog_uploads import CogUploads
     from dispatcher_project.web.headers import Utf8Handler
     from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
-    from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_batch
+    from dispatcher_project.web.submit_batcher import SubmitBatcher, SubmitHandler
     from jobs.events.hub import EventHub
     from jobs.ports import production_ports
     from jobs.submission.fetched_urls import UrlFetcher
@@ -46,7 +46,7 @@ def make_application() -> Any:
     limits = settings.DISPATCHER
     sys.setswitchinterval(SWITCH_SECONDS)
     behind = FairThreads(cast("Any", threads), limits.web_threads_per_tenant, heavy_at_once())
-    batcher = SubmitBatcher(behind, answer_batch)
+    batcher = SubmitBatcher(behind, SubmitHandler())
     return AsgiGateway(
         ResponseDeadline(batcher, limits.answer_seconds),
         lambda: EventHub(settings.REDIS_URL),

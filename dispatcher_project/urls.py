@@ -38,7 +38,7 @@ urlpatterns = [
     *root_urls,
     path("api/v1/", include(api_urls)),
     re_path(r"^api/(?P<rest>.*)$", unknown_route),
-    *flower_urls,
+    *flower_urls(),
     *dashboard_urls,
     path(f"{ADMIN_PATH}/login/", sign_in_page()),
     path(f"{ADMIN_PATH}/", admin.site.urls),

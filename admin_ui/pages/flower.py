@@ -7,7 +7,6 @@ adds. Cookies are passed in neither direction.
 from __future__ import annotations
 
 from base64 import b64encode
-from functools import lru_cache
 from http.cookiejar import DefaultCookiePolicy
 
 import requests
@@ -15,7 +14,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
-from django.urls import path
+from django.urls import URLPattern, path
 from django.views.decorators.csrf import csrf_exempt
 
 from admin_ui import FLOWER_PREFIX
@@ -27,8 +26,22 @@ _TO_FLOWER = ("Accept", "Content-Type", "If-None-Match", "If-Modified-Since", "X
 _FROM_FLOWER = ("Content-Type", "Cache-Control", "ETag", "Last-Modified", "Location", "Vary")
 
 
-@csrf_exempt
-def flower_page(request: HttpRequest, page: str = "") -> HttpResponse:
+def flower_urls() -> list[URLPattern]:
+    """Return the routes of the proxy, with the connections to Flower that they share."""
+    session = _new_session()
+
+    @csrf_exempt
+    def flower_page(request: HttpRequest, page: str = "") -> HttpResponse:
+        return _forwarded(session, request, page)
+
+    staff_only = admin.site.admin_view(flower_page)
+    return [
+        path(f"{FLOWER_PREFIX}/", staff_only, name="flower"),
+        path(f"{FLOWER_PREFIX}/<path:page>", staff_only),
+    ]
+
+
+def _forwarded(session: requests.Session, request: HttpRequest, page: str) -> HttpResponse:
     """Forward a GET, HEAD or the tasks' POST to Flower. 502 if Flower does not answer or refuses the
     password."""
     if not request.user.has_perm("jobs.view_job"):
@@ -36,7 +49,7 @@ def flower_page(request: HttpRequest, page: str = "") -> HttpResponse:
     if request.method not in ("GET", "HEAD") and not (request.method == "POST" and page in _READ_BY_POST):
         return HttpResponseNotAllowed(["GET", "HEAD"])
     try:
-        answer = _session().request(
+        answer = session.request(
             request.method,
             f"{settings.DISPATCHER.flower_url.rstrip('/')}{request.get_full_path()}",
             data=request.body,
@@ -58,15 +71,7 @@ def flower_page(request: HttpRequest, page: str = "") -> HttpResponse:
     return HttpResponse(answer.content, status=answer.status_code, headers=headers)
 
 
-_staff_only = admin.site.admin_view(flower_page)
-flower_urls = [
-    path(f"{FLOWER_PREFIX}/", _staff_only, name="flower"),
-    path(f"{FLOWER_PREFIX}/<path:page>", _staff_only),
-]
-
-
-@lru_cache(maxsize=1)
-def _session() -> requests.Session:
+def _new_session() -> requests.Session:
     session = requests.Session()
     session.trust_env = False  # no proxy, no .netrc
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # the session is shared by all users

@@ -260,13 +260,6 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 # -- in a thread: the answers of a batch ---------------------------------------------
 
 
-class _Last(threading.local):
-    used_at = -math.inf
-
-
-_last = _Last()
-
-
 @dataclass(slots=True)
 class _Case:
     """A submit in a batch. tenant_id: the principal's. key: the idempotency key. wanted: the parsed body,
@@ -284,24 +277,36 @@ class _Case:
     result: Item | Exception | None = None
 
 
-def answer_batch(batch: Sequence[Asked]) -> list[Reply]:
-    """Store the jobs of a batch of submits, and return their replies in order. The handler in production."""
-    _refresh_connection()
-    try:
-        ports = jobs.ports.production_ports()
-        cases = [_case_of(asked, ports) for asked in batch]
-        _answer([case for case in cases if case is not None], ports)
-        return [_TO_VIEW if case is None else case.reply for case in cases]
-    finally:
+class _OfThread(threading.local):
+    """used_at: when the thread's database connection was last used, as monotonic time."""
+
+    used_at = -math.inf
+
+
+class SubmitHandler:
+    """Stores the jobs of a batch of submits, and returns their replies in order. The handler in
+    production."""
+
+    def __init__(self) -> None:
+        self._of_thread = _OfThread()
+
+    def __call__(self, batch: Sequence[Asked]) -> list[Reply]:
+        self._refresh_connection()
+        try:
+            ports = jobs.ports.production_ports()
+            cases = [_case_of(asked, ports) for asked in batch]
+            _answer([case for case in cases if case is not None], ports)
+            return [_TO_VIEW if case is None else case.reply for case in cases]
+        finally:
+            close_old_connections()
+            forget_long_values(sum(len(asked.body) for asked in batch))
+            self._of_thread.used_at = monotonic()
+
+    def _refresh_connection(self) -> None:
+        """As Django between requests, but a connection used within `STILL_ALIVE_SECONDS` is not tested."""
         close_old_connections()
-        forget_long_values(sum(len(asked.body) for asked in batch))
-        _last.used_at = monotonic()
-
-
-def _refresh_connection() -> None:
-    """As Django between requests, but a connection used within `STILL_ALIVE_SECONDS` is not tested."""
-    close_old_connections()
-    cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
+        is_fresh = monotonic() - self._of_thread.used_at < STILL_ALIVE_SECONDS
+        cast("Any", connection).health_check_done = is_fresh
 
 
 def _case_of(asked: Asked, ports: Ports) -> _Case | None:

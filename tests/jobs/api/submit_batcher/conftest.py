@@ -39,6 +39,6 @@ def batcher() -> Iterator[Site]:
 @pytest.fixture
 def both(batcher: Site) -> Iterator[tuple[Site, Site]]:
     """The site without and with the batcher."""
-    plain = Site(handler=None)
+    plain = Site(is_batching=False)
     yield plain, batcher
     plain.close()

@@ -14,7 +14,7 @@ from a2wsgi import WSGIMiddleware
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.headers import Utf8Handler
 from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
-from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher, answer_batch
+from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher, SubmitHandler
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 _JOB_ID = re.compile(rb"[0-9A-HJKMNP-TV-Z]{26}")
@@ -72,16 +72,18 @@ class Told:
 
 
 class Site:
-    """The site. handler: None: without the batcher."""
+    """The site. handler: None: that of production. is_batching: False: without the batcher."""
 
-    def __init__(self, handler: BatchHandler | None = answer_batch, *, seconds: float = 60.0) -> None:
+    def __init__(
+        self, handler: BatchHandler | None = None, *, is_batching: bool = True, seconds: float = 60.0
+    ) -> None:
         self.viewed = 0
         self.groups: list[int] = []
         self.threads = WSGIMiddleware(cast("Any", unless_given_up(self._view)), workers=4)
         self._django = Utf8Handler()
-        self._handler = handler
+        self._handler = handler or SubmitHandler()
         behind = cast("Any", self.threads)
-        self.batcher = None if handler is None else SubmitBatcher(behind, self._count)
+        self.batcher = SubmitBatcher(behind, self._count) if is_batching else None
         self._front = AsgiGateway(
             ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None)
         )
@@ -132,7 +134,6 @@ class Site:
         return result
 
     def _count(self, group: Sequence[Any]) -> Any:
-        assert self._handler is not None
         self.groups.append(len(group))
         return self._handler(group)
 

@@ -155,7 +155,7 @@ def test_a_request_abandoned_while_the_batch_handler_was_blocked_is_not_started(
     acme: Account, door_time: DoorTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request's deadline passes after it was started; those behind it have their own deadlines."""
-    may_go, answer = threading.Event(), batcher_module.answer_batch
+    may_go, answer = threading.Event(), batcher_module.SubmitHandler()
 
     def wait(group: Any) -> Any:
         monkeypatch.setattr(request_limits, "time", time)
@@ -178,7 +178,7 @@ def test_a_request_abandoned_while_the_batch_handler_was_blocked_is_not_started(
 
 def test_slow_groups_do_not_delay_later_ones(acme: Account, door_time: DoorTime) -> None:
     """Both batch handlers are blocked, so a helper starts; requests of the blocked ones have no time left."""
-    may_go, answer, held = threading.Event(), batcher_module.answer_batch, []
+    may_go, answer, held = threading.Event(), batcher_module.SubmitHandler(), []
 
     def hold_the_first(group: Any) -> Any:
         if len(held) < batcher_module.HANDLERS:
