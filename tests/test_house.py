@@ -1,5 +1,5 @@
 """The house's plan, as its imports draw it: no circle of modules, also not of imports for type checkers.
-What docstrings point to exists."""
+What docstrings point to exists. What a process keeps, an object keeps that has an owner."""
 
 from __future__ import annotations
 
@@ -91,3 +91,54 @@ def test_docstrings_name_modules_that_exist() -> None:
 def test_a_docstring_that_points_nowhere_is_found(name: str) -> None:
     assert list(pointers(f'X = 1\n"""As in `{name}`."""\n')) == [name]
     assert not leads_somewhere(name)
+
+
+_GLOBALS = {
+    "foundation/ids.py": "ids ascend within a process, whatever makes them",
+    "verification/simulation/campaign.py": "the initializer of a process pool has no other place",
+}
+"""Files with a `global` statement, and why."""
+_MADE_ONCE = {
+    "jobs/ports.py production_ports": "the one way to a process's ports, which own its state",
+    "dispatcher_project/web/protocol.py too_many_connections": "a constant",
+    "dispatcher_project/documentation/api_routes.py document": "a constant of the code",
+    "jobs/api/documents.py _generate": "a constant of the code",
+    "jobs/callbacks/sending.py _tls": "the certificates of the machine",
+    "foundation/fetch.py _tls": "the certificates of the machine",
+    "gpu_host/handlers/files.py _opener": "without state: no cookies, no connections",
+    "gpus/leasing/library.py script_names": "a constant of the code",
+    "gpus/leasing/library.py library_code": "a constant of the code",
+}
+"""Cached functions without arguments, each of which makes one object for a process, and why."""
+_MADE_ONCE_BY = re.compile(
+    r"^@(?:functools\.)?(?:lru_)?cache\b.*\n(?:@.*\n)*(?:async )?def (\w+)\(\)", re.MULTILINE
+)
+
+
+def has_global_statement(source: str) -> bool:
+    """Whether a function of this file replaces a value of its module."""
+    if not re.search(r"^\s+global \w", source, re.MULTILINE):
+        return False  # reading the trees of all files takes three seconds
+    return any(isinstance(node, ast.Global) for node in ast.walk(ast.parse(source)))
+
+
+def product_files() -> Iterator[tuple[str, str]]:
+    """The names and the texts of all files but the benchmarks, which are programs of one run."""
+    for package in PACKAGES:
+        if package != "benchmarks":
+            for file in sorted((ROOT / package).rglob("*.py")):
+                yield str(file.relative_to(ROOT)), file.read_text()
+
+
+def test_objects_with_an_owner_keep_state_and_not_modules() -> None:
+    files = list(product_files())
+    assert {name for name, text in files if has_global_statement(text)} == set(_GLOBALS)
+    made_once = {f"{name} {function}" for name, text in files for function in _MADE_ONCE_BY.findall(text)}
+    assert made_once == set(_MADE_ONCE)
+
+
+def test_planted_state_of_a_module_is_found() -> None:
+    assert has_global_statement("x = 0\n\n\ndef f():\n    global x\n    x = 1\n")
+    assert not has_global_statement('"""Of\n    global limits."""\n')
+    assert _MADE_ONCE_BY.findall("@lru_cache(maxsize=1)\ndef found() -> int:\n    return 1\n") == ["found"]
+    assert not _MADE_ONCE_BY.findall("@cache\ndef found(name: str) -> int:\n    return 1\n")
