@@ -3,8 +3,8 @@ found by listing the store.
 
 The order of a removal: the row becomes `gone` under its lock, which ends each access through the API, then
 the object is removed, then `removed_at` is set. While `removed_at` is empty, no artifact with the same
-content can be promised, so the late removal of an old object never hits a new one. A crash in between is
-repeated by the next sweep.
+content can be promised, so the late removal of an old object never hits a new one. A removal has a row to
+itself for two minutes (`_claim`); one that failed, or was interrupted, is due again after that.
 
 While a signed PUT of the object may still be valid, an empty object takes its place (`Store.block`): the PUT
 is refused, so erased bytes do not come back. A day later, the empty object is one that no row knows.
@@ -13,7 +13,7 @@ is refused, so erased bytes do not come back. A day later, the empty object is o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -38,9 +38,11 @@ UNKNOWN_TIME = timedelta(hours=24)
 """An object without a row is removed after this time: an upload's row is older than its object."""
 ERASED_AT_ONCE = 100
 """Objects that the request of an erasure removes itself; the sweep removes the others."""
-_SWEEP_AFTER = timedelta(minutes=2)
-"""The sweep leaves an erased object to its request for so long: two removals at a time could hit an object
-that was uploaded again between them."""
+_REMOVAL_TIME = timedelta(minutes=2)
+"""A removal has its row to itself for so long: the slower one of two at a time could hit an object that was
+uploaded again after the faster one."""
+_MOST_FAILURES = 5
+"""After so many failed removals in a row, the store is taken to be away."""
 _PUT_MARGIN = timedelta(minutes=20)
 """How much longer a signed PUT may be sent than its URL says: clocks differ (`s3.SKEW_SECONDS`), and the
 store was asked a moment later."""
@@ -52,10 +54,13 @@ _USES = ArtifactUse.objects.filter(artifact_id=OuterRef("pk"))
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a step did. looked: rows or objects. removed: objects."""
+    """What a step did. looked: rows or objects. removed: objects. failed: objects that the store did not
+    remove. fault: its last error, or ""."""
 
     looked: int = 0
     removed: int = 0
+    failed: int = 0
+    fault: str = ""
 
 
 def announce_unused(now: datetime, most: int) -> int:
@@ -77,10 +82,10 @@ def announce_unused(now: datetime, most: int) -> int:
 
 def remove_announced(store: Store, now: datetime, most: int) -> Removed:
     """Remove artifacts whose tombstone is old enough and that are still unused; finish removals that were
-    interrupted. At most `most`. Raises StoreError."""
+    interrupted. At most `most`. One object that the store does not remove does not stop the others."""
     due = Artifact.objects.filter(tombstoned_at__lt=now - TOMBSTONE_TIME, removed_at=None)
     ids = list(due.order_by("tombstoned_at").values_list("pk", flat=True)[:most])
-    removed = 0
+    removal = _Removal(store, now)
     for some in _pages(ids):
         with transaction.atomic():
             locked = _locked(some)
@@ -89,9 +94,77 @@ def remove_announced(store: Store, now: datetime, most: int) -> Removed:
             rows.filter(pk__in=used).update(tombstoned_at=None, expires_at=now + IN_USE_TIME)
             rows.filter(pk__in=[pk for pk in locked if pk not in used]).update(state=State.GONE)
         for row in Artifact.objects.filter(pk__in=some, state=State.GONE, removed_at=None):
-            _remove_object(row, store, now)
-            removed += 1
-    return Removed(len(ids), removed)
+            if not removal.goes_on:
+                break
+            removal.of(row)
+    return removal.done(len(ids))
+
+
+class _Removal:
+    """Removals of a step, until the store seems to be away."""
+
+    def __init__(self, store: Store, now: datetime) -> None:
+        self._store, self._began_at, self._began = store, now, time.monotonic()
+        self._removed = self._failed = self._in_a_row = 0
+        self._fault = ""
+
+    @property
+    def goes_on(self) -> bool:
+        return self._in_a_row < _MOST_FAILURES
+
+    def of(self, row: Artifact) -> None:
+        """Remove the object of an announced artifact, unless another process does."""
+        now = self._now()
+        rows = Artifact.objects.filter(pk=row.pk, state=State.GONE, removed_at=None)
+        if rows.filter(tombstoned_at__lt=now - TOMBSTONE_TIME).update(tombstoned_at=_claim(now)):
+            self._count(lambda: _remove_object(row, self._store, now))
+
+    def of_unknown(self, one: StoredObject) -> None:
+        """Remove an object under a row of its own, which keeps its content from being promised meanwhile. If
+        the store does not remove it, `remove_announced` finds the row."""
+        now = self._now()
+        row = Artifact(
+            id=new_id(now.timestamp()),
+            tenant_id=one.key.tenant_id,
+            sha256=one.key.sha256,
+            bytes=one.bytes,
+            state=State.GONE,
+            created_at=now,
+            expires_at=now,
+            tombstoned_at=_claim(now),
+        )
+        try:
+            with transaction.atomic():
+                row.save(force_insert=True)
+        except IntegrityError:  # promised meanwhile
+            return
+        if self._count(lambda: self._store.remove(one.key)):
+            row.delete()
+
+    def done(self, looked: int) -> Removed:
+        return Removed(looked, self._removed, self._failed, self._fault)
+
+    def _count(self, remove: Callable[[], None]) -> bool:
+        try:
+            remove()
+        except StoreError as error:
+            self._failed += 1
+            self._in_a_row += 1
+            self._fault = str(error)
+            return False
+        self._removed += 1
+        self._in_a_row = 0
+        return True
+
+    def _now(self) -> datetime:
+        """The time: a step may last longer than `_REMOVAL_TIME`."""
+        return self._began_at + timedelta(seconds=time.monotonic() - self._began)
+
+
+def _claim(now: datetime) -> datetime:
+    """Return the tombstone of a row whose removal begins now: the sweep leaves it alone for
+    `_REMOVAL_TIME`."""
+    return now - TOMBSTONE_TIME + _REMOVAL_TIME
 
 
 def remove_now(artifact_id: str, store: Store, now: datetime) -> None:
@@ -100,12 +173,10 @@ def remove_now(artifact_id: str, store: Store, now: datetime) -> None:
     with transaction.atomic():
         if _used(_locked([artifact_id])):
             raise InUse
-        Artifact.objects.filter(pk=artifact_id, removed_at=None).update(
-            state=State.GONE, tombstoned_at=now - 2 * TOMBSTONE_TIME
-        )
-    row = Artifact.objects.filter(pk=artifact_id, removed_at=None).first()
-    if row is not None:
-        _remove_object(row, store, now)
+        rows = Artifact.objects.filter(pk=artifact_id, removed_at=None).exclude(state=State.GONE)
+        if not rows.update(state=State.GONE, tombstoned_at=_claim(now)):
+            return  # removed, or its removal has begun
+    _remove_object(Artifact.objects.get(pk=artifact_id), store, now)
 
 
 def erase_unused(artifact_ids: Iterable[str], now: datetime) -> list[str]:
@@ -117,7 +188,7 @@ def erase_unused(artifact_ids: Iterable[str], now: datetime) -> list[str]:
         rows = Artifact.objects.filter(pk__in=[pk for pk in locked if pk not in used], removed_at=None)
         rows = rows.exclude(state=State.GONE)
         ids = list(rows.values_list("pk", flat=True))
-        rows.update(state=State.GONE, tombstoned_at=now - TOMBSTONE_TIME + _SWEEP_AFTER)
+        rows.update(state=State.GONE, tombstoned_at=_claim(now))
         erased += ids
     return erased
 
@@ -143,7 +214,7 @@ def erase_outputs(attempt_ids: Sequence[str], now: datetime) -> list[str]:
             created_at=one.created_at,
             stored_at=now,  # a signed PUT of it may still be valid
             expires_at=now,
-            tombstoned_at=now - TOMBSTONE_TIME + _SWEEP_AFTER,
+            tombstoned_at=_claim(now),
         )
         for key, one in mine.items()
         if key not in kept
@@ -192,41 +263,35 @@ def forget_uploads(now: datetime, most: int) -> int:
     return len(ids)
 
 
-def remove_unknown(objects: Sequence[StoredObject], store: Store, now: datetime) -> int:
-    """Remove those of these objects that no row knows and that are older than `UNKNOWN_TIME`; return how
-    many. Raises StoreError."""
+def remove_unknown(
+    objects: Sequence[StoredObject],
+    store: Store,
+    now: datetime,
+    running: Callable[[Collection[str]], Collection[str]] = lambda attempts: (),
+) -> Removed:
+    """Remove those of these objects that no row knows and that are older than `UNKNOWN_TIME`.
+
+    running: returns those of these attempts that have not ended; what they have saved stays."""
     old = {one.key: one for one in objects if one.stored_at < now - UNKNOWN_TIME}
     known = Artifact.objects.filter(
         tenant_id__in={key.tenant_id for key in old}, sha256__in=[key.sha256 for key in old], removed_at=None
     )
     for tenant_id, sha256 in known.values_list("tenant_id", "sha256"):
         old.pop(ObjectKey(tenant_id, sha256), None)
-    removed = 0
-    for one in old.values():
-        removed += _remove_unknown(one, store, now)
-    return removed
-
-
-def _remove_unknown(one: StoredObject, store: Store, now: datetime) -> bool:
-    """Remove one object under a row of its own, which keeps its content from being promised meanwhile."""
-    row = Artifact(
-        id=new_id(now.timestamp()),
-        tenant_id=one.key.tenant_id,
-        sha256=one.key.sha256,
-        bytes=one.bytes,
-        state=State.GONE,
-        created_at=now,
-        expires_at=now,
-        tombstoned_at=now - 2 * TOMBSTONE_TIME,
+    saved = RunUpload.objects.filter(
+        tenant_id__in={key.tenant_id for key in old}, sha256__in=[key.sha256 for key in old]
     )
-    try:
-        with transaction.atomic():
-            row.save(force_insert=True)
-    except IntegrityError:  # promised meanwhile
-        return False
-    store.remove(one.key)
-    row.delete()
-    return True
+    saved_by = {(one.attempt, ObjectKey(one.tenant_id, one.sha256)) for one in saved}
+    live = running({attempt for attempt, _ in saved_by}) if saved_by else ()
+    for attempt, key in saved_by:
+        if attempt in live:
+            old.pop(key, None)
+    removal = _Removal(store, now)
+    for one in old.values():
+        if not removal.goes_on:
+            break
+        removal.of_unknown(one)
+    return removal.done(len(objects))
 
 
 def _remove_object(row: Artifact, store: Store, now: datetime) -> None:

@@ -6,7 +6,8 @@ and so are uploads that began long ago and did not end. Paused while clocks disa
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Collection
+from datetime import datetime, timedelta
 from itertools import islice
 
 from django.conf import settings
@@ -14,7 +15,8 @@ from django.conf import settings
 from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, RunUpload
 from artifacts.removal import UNKNOWN_TIME, remove_unknown
-from artifacts.store.contract import StoreError
+from artifacts.store.contract import Store, StoreError
+from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree
 
@@ -38,17 +40,28 @@ class UnknownObjectsSweep:
         if why := clocks_disagree(ports):
             return why
         now, store = ports.clock.now(), ports.artifact_store
-        looked = removed = 0
+        done = SweepCount()
         try:
             objects = store.objects(self._after)
-            while looked < MOST and (page := list(islice(objects, _PAGE))):
-                looked += len(page)
-                removed += remove_unknown(page, store, now)
-                self._after = page[-1].key
-            if looked < MOST:
+            while done.looked < MOST and not done.failed and (page := list(islice(objects, _PAGE))):
+                found = remove_unknown(page, store, now, _running)
+                notes = (f"store: {found.fault}",) if found.fault else ()
+                done += SweepCount(found.looked, found.removed, found.failed, notes)
+                self._after = page[-1].key  # what was not removed is met when the store is next listed
+            if done.looked < MOST and not done.failed:
                 self._after = None
-            kept = max(UNKNOWN_TIME, timedelta(seconds=settings.DISPATCHER.artifact_promise_seconds))
-            removed += store.drop_unfinished(now - kept)
         except StoreError as error:
-            return SweepCount(looked, removed, notes=(f"store: {error}",))
-        return SweepCount(looked, removed)
+            done += SweepCount(notes=(f"store: {error}",))
+        return done + _drop_unfinished(store, now)
+
+
+def _drop_unfinished(store: Store, now: datetime) -> SweepCount:
+    kept = max(UNKNOWN_TIME, timedelta(seconds=settings.DISPATCHER.artifact_promise_seconds))
+    try:
+        return SweepCount(repaired=store.drop_unfinished(now - kept))
+    except StoreError as error:
+        return SweepCount(notes=(f"store: {error}",))
+
+
+def _running(attempts: Collection[str]) -> set[str]:
+    return set(Attempt.objects.filter(id__in=attempts, finished_at=None).values_list("id", flat=True))

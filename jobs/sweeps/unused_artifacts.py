@@ -10,7 +10,6 @@ from __future__ import annotations
 from artifacts.models import Artifact, ByteChange, RunUpload
 from artifacts.quota import merge_changes
 from artifacts.removal import announce_unused, forget_gone, forget_uploads, remove_announced
-from artifacts.store.contract import StoreError
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree
 
@@ -30,8 +29,6 @@ def sweep(ports: Ports) -> SweepCount:
         return why
     now = ports.clock.now()
     marked = announce_unused(now, MOST) + forget_gone(now, MOST) + forget_uploads(now, MOST)
-    try:
-        removed = remove_announced(ports.artifact_store, now, MOST)
-    except StoreError as error:
-        return SweepCount(repaired=marked, notes=(f"store: {error}",))
-    return SweepCount(removed.looked, removed.removed + marked)
+    done = remove_announced(ports.artifact_store, now, MOST)
+    notes = (f"store: {done.fault}",) if done.fault else ()
+    return SweepCount(done.looked, done.removed + marked, done.failed, notes)

@@ -59,6 +59,6 @@ def test_bytes_of_a_run_whose_end_was_not_written_are_orphans_for_a_day(stage: S
     saved(stage, b"orphan")
     (left,) = stage.store.objects()
     now = datetime.now(UTC)
-    assert remove_unknown([left], stage.store, now + timedelta(hours=23)) == 0
-    assert remove_unknown([left], stage.store, now + timedelta(hours=25)) == 1
+    assert remove_unknown([left], stage.store, now + timedelta(hours=23)).removed == 0
+    assert remove_unknown([left], stage.store, now + timedelta(hours=25)).removed == 1
     assert stage.store.find(left.key) is None

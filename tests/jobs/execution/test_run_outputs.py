@@ -176,7 +176,7 @@ def test_a_run_that_fails_leaves_an_object_without_a_row_which_a_sweep_removes(s
     store = shop.ports.artifact_store
     (left,) = store.objects()
     assert not Artifact.objects.exists()
-    assert remove_unknown([left], store, shop.ports.clock.now() + timedelta(days=2)) == 1
+    assert remove_unknown([left], store, shop.ports.clock.now() + timedelta(days=2)).removed == 1
     assert list(store.objects()) == []
 
 
@@ -310,7 +310,7 @@ def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(shop, 
     secured = Secured(
         secure(job.tenant_id, [one], Maker(job.pk, attempt_id, 1), store, later), job.tenant_id, later
     )
-    assert remove_unknown([found], store, later) == 0
+    assert remove_unknown([found], store, later).removed == 0
     assert end(job, attempt_id, secured).won
     assert Artifact.objects.get().state == "stored"
 

@@ -17,14 +17,17 @@ from django.test.utils import CaptureQueriesContext
 
 from artifacts import removal
 from artifacts.keys import ObjectKey
-from artifacts.models import Artifact, ArtifactUse, ByteChange
+from artifacts.models import Artifact, ArtifactUse, ByteChange, RunUpload
 from artifacts.store.contract import StoreUnavailable
 from artifacts.store.local import LocalStore
 from artifacts.uses import lock_for_use
 from foundation.ids import new_id
+from jobs.domain.states import AttemptState
+from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.sweeps import unknown_objects, unused_artifacts
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+from tests.support.factories import make_job, make_running
 from tests.support.fakes import WrongClocks
 
 pytestmark = pytest.mark.django_db
@@ -151,8 +154,84 @@ def test_without_the_store_the_row_is_gone_and_the_object_goes_later(
         count = unused_artifacts.sweep(ports)
     assert count.notes == ("store: The store does not answer.",)
     assert (state(row), has_object(ports, row)) == (("gone", True, False), True)
+    clock.advance(180)
     unused_artifacts.sweep(ports)
     assert (state(row), has_object(ports, row)) == (("gone", True, True), False)
+
+
+def unremovable(monkeypatch: pytest.MonkeyPatch, *rows: Artifact) -> None:
+    """The store refuses to remove these objects."""
+    real, locked = LocalStore.remove, {row.key for row in rows}
+
+    def remove(store: LocalStore, key: ObjectKey) -> None:
+        if key in locked:
+            raise StoreUnavailable("The object is locked.")
+        real(store, key)
+
+    monkeypatch.setattr(LocalStore, "remove", remove)
+
+
+def test_an_object_that_the_store_keeps_does_not_stop_the_others(
+    ports: Ports, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_ago = ports.clock.now() - timedelta(hours=2)
+    rows = [make_artifact(ports, b"%d" % number, tombstoned_at=long_ago) for number in range(10)]
+    oldest = rows[:7]
+    Artifact.objects.filter(pk__in=[row.pk for row in oldest]).update(tombstoned_at=long_ago - timedelta(1))
+    unremovable(monkeypatch, *oldest)
+    for _ in range(2):  # the first ends after five failures in a row
+        count = unused_artifacts.sweep(ports)
+        assert count.notes == ("store: The object is locked.",)
+        assert count.failed
+    assert [has_object(ports, row) for row in rows] == [True] * 7 + [False] * 3
+
+
+def test_unknown_objects_that_the_store_keeps_do_not_stop_the_listing(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unknown_objects, "_PAGE", 2)
+    keys = sorted(unknown(ports, b"%d" % number, age=25 * HOUR) for number in range(6))
+    unremovable(monkeypatch, *(Artifact(tenant_id=key.tenant_id, sha256=key.sha256) for key in keys[:2]))
+    sweep = unknown_objects.UnknownObjectsSweep()
+    assert [sweep(ports).failed for _ in range(2)] == [2, 0]
+    assert [one.key for one in ports.artifact_store.objects()] == keys[:2]
+
+
+def test_an_object_is_removed_by_one_process_at_a_time(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the slower one would hit an object that was uploaded again after the faster one."""
+    long_ago = ports.clock.now() - timedelta(hours=2)
+    first, second = (make_artifact(ports, data, tombstoned_at=long_ago) for data in (b"1", b"2"))
+    real, removed = LocalStore.remove, list[ObjectKey]()
+
+    def remove(store: LocalStore, key: ObjectKey) -> None:
+        removed.append(key)
+        if len(removed) == 1:  # meanwhile another process sweeps, and the other content is uploaded again
+            unused_artifacts.sweep(ports)
+            make_artifact(ports, b"2", expires_in=HOUR)
+        real(store, key)
+
+    monkeypatch.setattr(LocalStore, "remove", remove)
+    unused_artifacts.sweep(ports)
+    assert sorted(removed) == sorted([first.key, second.key])
+    assert has_object(ports, second)
+
+
+def test_the_sweep_leaves_an_object_to_the_request_that_removes_it(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = make_artifact(ports, b"1", expires_in=HOUR)
+    real, swept = LocalStore.remove, list[int]()
+
+    def remove(store: LocalStore, key: ObjectKey) -> None:
+        if not swept:
+            swept.append(unused_artifacts.sweep(ports).repaired)
+        real(store, key)
+
+    monkeypatch.setattr(LocalStore, "remove", remove)
+    monkeypatch.setattr(LocalStore, "block", remove)
+    removal.remove_now(row.pk, ports.artifact_store, ports.clock.now())
+    assert swept == [0]
+    assert state(row) == ("gone", True, True)
 
 
 def test_the_rows_of_removed_artifacts_are_forgotten_after_the_retention_time(
@@ -205,15 +284,33 @@ def test_an_object_without_a_row_is_removed_after_a_day(ports: Ports) -> None:
 def test_an_object_that_is_promised_meanwhile_stays(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     old = unknown(ports, b"old", age=25 * HOUR)
     listed = list(ports.artifact_store.objects())
-    real = removal._remove_unknown
+    real = removal._Removal.of_unknown
 
-    def promised_first(one: Any, *others: Any) -> bool:
+    def promised_first(*arguments: Any) -> None:
         make_artifact(ports, b"old", state="promised")
-        return real(one, *others)
+        real(*arguments)
 
-    monkeypatch.setattr(removal, "_remove_unknown", promised_first)
-    assert removal.remove_unknown(listed, ports.artifact_store, ports.clock.now()) == 0
+    monkeypatch.setattr(removal._Removal, "of_unknown", promised_first)
+    assert removal.remove_unknown(listed, ports.artifact_store, ports.clock.now()).removed == 0
     assert ports.artifact_store.find(old) is not None
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_a_long_run_has_saved_stays_until_its_end(ports: Ports, has_ended: bool) -> None:
+    attempt = make_running(make_job("m"))
+    saved = unknown(ports, b"first frame", age=25 * HOUR)
+    RunUpload.objects.create(
+        attempt=attempt,
+        artifact=new_id(ports.clock.now().timestamp()),
+        tenant_id=saved.tenant_id,
+        sha256=saved.sha256,
+        bytes=11,
+        created_at=ports.clock.now() - timedelta(hours=25),
+    )
+    if has_ended:
+        Attempt.objects.update(state=AttemptState.LOST.value, finished_at=ports.clock.now())
+    unknown_objects.UnknownObjectsSweep()(ports)
+    assert (ports.artifact_store.find(saved) is None) == has_ended
 
 
 def test_a_listing_goes_on_where_it_ended(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
