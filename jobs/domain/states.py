@@ -28,6 +28,10 @@ class AttemptState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class IllegalMove(ValueError):
+    """The move is neither in `JOB_MOVES` nor in `ATTEMPT_MOVES`."""
+
+
 FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 LIVE_ATTEMPT_STATES = frozenset({AttemptState.SENT, AttemptState.WAITING})
 
@@ -91,8 +95,11 @@ _BY_ARROW: dict[tuple[str, str], Move] = {(move.source, move.target): move for m
 
 
 def move_between(source: str, target: JobState) -> Move:
-    """Return the move from `source`, the state in the job's row. Raises KeyError for an illegal move."""
-    return _BY_ARROW[source, target]
+    """Return the move of a job from `source`, the state in its row. Raises IllegalMove."""
+    move = _BY_ARROW.get((source, target))
+    if move is None:
+        raise IllegalMove(f"a job can't move from {source} to {target}")
+    return move
 
 
 def is_final(state: str) -> bool:
@@ -120,10 +127,6 @@ ATTEMPT_MOVES: dict[str, frozenset[AttemptState]] = {
         }
     ),
 }
-
-
-class IllegalMove(ValueError):
-    """The move is not in `ATTEMPT_MOVES`."""
 
 
 def check_attempt_move(source: str, target: AttemptState) -> None:

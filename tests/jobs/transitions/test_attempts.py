@@ -18,7 +18,7 @@ from jobs.domain.states import AttemptState, IllegalMove, JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import retry_dead_letter
 from jobs.transitions import End, Start, StartOutcome
-from jobs.transitions.unit_of_work import move_attempt
+from jobs.transitions.unit_of_work import move_attempt, move_job
 from tests.support.factories import make_job, make_model, make_running, make_server
 from tests.support.fake_leases import FakeLeases
 from tests.support.fakes import START, make_ports
@@ -293,6 +293,14 @@ def test_progress_whose_commit_was_not_confirmed_is_not_written_twice():
     again = START + timedelta(seconds=2)
     assert transitions.note_progress(ref, "partial", {"part": 4, "output": ["b"]}, again)
     assert types(job)[-1] == "partial", "the adopting worker counts its parts from 1"
+
+
+def test_an_illegal_move_of_a_job_is_refused_and_writes_nothing() -> None:
+    job = make_job()
+    with pytest.raises(IllegalMove, match="from queued to completed"):
+        move_job(job, JobState.COMPLETED, START, {})
+    job.refresh_from_db()
+    assert (job.state, types(job)) == ("queued", ["queued"])
 
 
 def test_an_illegal_move_of_an_attempt_is_refused_and_writes_nothing() -> None:
