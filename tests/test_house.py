@@ -27,6 +27,7 @@ PACKAGES = (
     "dispatcher_client",
 )
 _POINTER = re.compile(rf"`((?:{'|'.join((*PACKAGES, 'tests'))})(?:\.\w+)+)`")
+_SIBLING = re.compile(r"(?<!`)`([a-z_]+)`(?!`)")
 _PERMISSIONS = {"gpus.change_server"}
 """Django's names of permissions look like modules."""
 
@@ -83,6 +84,31 @@ def test_docstrings_name_modules_that_exist() -> None:
     named = {(str(file.relative_to(ROOT)), name) for file in files for name in pointers(file.read_text())}
     assert named
     assert [one for one in sorted(named) if one[1] not in _PERMISSIONS and not leads_somewhere(one[1])] == []
+
+
+_NO_MODULES = {"doctor", "up", "url_prefix", "dispatcher_up", *PACKAGES}
+"""Other names in docstrings of packages: commands, a setting, a metric, and top-level packages."""
+
+
+def missing_siblings(docstring: str, folder: Path) -> set[str]:
+    """Names of modules in a package's docstring that the package does not have."""
+    named = set(_SIBLING.findall(docstring)) - _NO_MODULES
+    return {name for name in named if not any((folder / one).exists() for one in (name, f"{name}.py"))}
+
+
+def test_docstrings_of_packages_name_modules_that_they_have() -> None:
+    files: list[Path] = [
+        file for package in (*PACKAGES, "tests") for file in (ROOT / package).rglob("__init__.py")
+    ]
+    docstrings = {file: ast.get_docstring(ast.parse(file.read_text())) or "" for file in files}
+    assert {
+        file: missing for file, text in docstrings.items() if (missing := missing_siblings(text, file.parent))
+    } == {}
+
+
+def test_a_docstring_with_a_module_that_a_package_does_not_have_is_found() -> None:
+    text = "`gpu` decides which run is next, and `cache` which models stay loaded."
+    assert missing_siblings(text, ROOT / "gpu_host" / "local") == {"cache"}
 
 
 @pytest.mark.parametrize(
