@@ -140,9 +140,9 @@ class RunUpload(models.Model):
 
 
 class ByteChange(models.Model):
-    """A change of the bytes that a tenant's artifacts have; the sum of its changes is what they have, those
-    included whose removal is not complete. Triggers write them (`artifacts/migrations/_byte_changes.py`), and
-    a sweep merges them."""
+    """A change of the total size of a tenant's artifacts. The sum of a tenant's rows is that total; an
+    artifact counts until its removal is complete. Triggers write the rows
+    (`artifacts/migrations/_byte_changes.py`), and a sweep merges them."""
 
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.BigIntegerField()

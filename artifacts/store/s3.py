@@ -231,8 +231,8 @@ class S3Store:
 
     # -- uploads in parts --------------------------------------------------------------------
 
-    # S3 knows no SHA-256 of an object that came in parts. So they are joined under a key of which nobody has
-    # a URL, read there once, and copied by the store to the object's own key.
+    # S3 computes no SHA-256 of an object that is uploaded in parts. So the parts are joined under a key that
+    # no signed URL names; the joined object is read once, and then copied within S3 to its own key.
 
     def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
         token = secrets.token_hex(8)

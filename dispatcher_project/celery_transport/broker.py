@@ -4,14 +4,16 @@ A message is a hint (a wake, a tick): a lost one costs seconds, a duplicate cost
 must not end a worker or start a task twice:
 
 - kombu reads connection parameters from a closed transport, and a busy worker exits with an AttributeError;
-here a channel keeps them. - kombu requeues unacknowledged messages when a connection breaks, which starts
-running tasks a second time within milliseconds; here they are not requeued. - A consumer stays with a hanging
-master after Sentinel has promoted another; here it asks every two seconds. - A Redis at maxmemory refuses to
-publish and to consume messages, while the leases beside them still work. Here such commands are sent again as
-a script that may exceed the limit; the memory they add is bounded. - After a long outage kombu reconnects
-every thirty seconds; here every two. - A blocking read does not include queues that are consumed after it
-began; here it can be ended. - The queue of a pool without workers grows, because the fill keeps sending; here
-a queue keeps its newest `MAX_WAITING_HINTS` messages.
+  here a channel keeps them.
+- kombu requeues unacknowledged messages when a connection breaks, which starts running tasks a second time
+  within milliseconds; here they are not requeued.
+- A consumer stays with a hanging master after Sentinel has promoted another; here it asks every two seconds.
+- A Redis at maxmemory refuses to publish and to consume messages, while the leases beside them still work.
+  Here such commands are sent again as a script that may exceed the limit; the memory they add is bounded.
+- After a long outage kombu reconnects every thirty seconds; here every two.
+- A blocking read does not include queues that are consumed after it began; here it can be ended.
+- The queue of a pool without workers grows, because the fill keeps sending; here a queue keeps its newest
+  `MAX_WAITING_HINTS` messages.
 
 The fixes use private members of kombu 5.7, which tests/dispatcher_project/celery_transport/test_broker.py
 pins.

@@ -28,8 +28,7 @@ from foundation.log_lines import LogLine, RateLimit
 from foundation.names import NAME_PATTERN
 from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
-from gpu_host.llm_servers import declared as cotenants
-from gpu_host.llm_servers.declared import read_file
+from gpu_host.llm_servers import declared as llm_servers
 from gpu_host.llm_servers.server import UnitProcesses
 from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
 from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is_uuid, machine_gauge
@@ -281,9 +280,9 @@ def make_gpu(
     """Assemble the `LocalGpu` of a worker: models, memory gauge, environment and confinement."""
     paths, environment, units = list(options.models), device.environment(), list[str]()
     if options.servers is not None:
-        units = [one.unit for one in read_file(options.servers) if one.unit]
-        paths.append(cotenants.MODULE)
-        environment = {**environment, cotenants.FILE_VARIABLE: str(options.servers.resolve())}
+        units = [one.unit for one in llm_servers.read_file(options.servers) if one.unit]
+        paths.append(llm_servers.MODULE)
+        environment = {**environment, llm_servers.FILE_VARIABLE: str(options.servers.resolve())}
     ours = UnitProcesses(units)
     gauge: Gauge = machine_gauge(ours) if nvml is None else VramGauge(nvml, device.uuid, ours)
     return LocalGpu(

@@ -304,8 +304,8 @@ class DispatcherSettings:
     artifact_completions: int = 2
     """Uploads in parts that a web process joins and checks at once; more get 503."""
     cog_upload_share: float = 0.5
-    """Of the free bytes of the web's temporary folder (`TMPDIR`), the share that files which Cog containers
-    upload may take together; more get 507."""
+    """Share of the free bytes of the web process's temporary folder (`TMPDIR`) that all uploads by Cog
+    containers may use together; further uploads get 507."""
     max_artifact_bytes: int = 5 * 1024 * 1024 * 1024
     """Largest artifact; a larger one gets 413. S3 takes up to 5 GiB in one piece."""
     max_artifact_refs: int = 1000

@@ -1,6 +1,5 @@
-"""The schema of a result in which files stand as short texts: what it says of the text of a file itself, such
-as its length, can't be checked with them and is left out there.
-"""
+"""The schema of a result in which references replace the texts of files. Rules for a file's own text, such as
+its length, do not apply to a reference, so they are removed at these places."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def schema_of_shown(schema: ForeignSchema, files: Iterable[Path]) -> ForeignSche
     places = {tuple(_ITEM if type(one) is int else one for one in path) for path in files}
     try:
         return _rewritten(schema.text, frozenset(places)) if places else schema
-    except SchemaRefused:  # too large, with what its references lead to copied
+    except SchemaRefused:  # too large: the targets of its references are copied into it
         return schema
 
 
@@ -38,8 +37,8 @@ def _rewritten(text: str, places: frozenset[Path]) -> ForeignSchema:
 
 
 class _Rewriter:
-    """Copies the parts of a schema that lead to the places. What a `$ref` leads to is copied into its place:
-    the definition itself may be of other values, too."""
+    """Copies the parts of a schema that lead to the places. The target of a `$ref` is copied too, because
+    other values may refer to the same definition."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -60,7 +59,7 @@ class _Rewriter:
         reference = new.get("$ref")
         if isinstance(reference, str) and (target := self._target(reference)) is not None:
             del new["$ref"]
-            if reference not in under_way:  # else it says the same of the same value once more
+            if reference not in under_way:  # a reference to itself adds no rule
                 more.append(self.rewrite(target, places, (*under_way, reference)))
         for name in ("allOf", "anyOf", "oneOf"):
             if isinstance(new.get(name), list):

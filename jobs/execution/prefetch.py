@@ -140,9 +140,7 @@ def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at
     """
     try:
         claimed = read_claimed(worker, holder.fleet, holder.leases, lease)
-    except (
-        Exception
-    ) as error:  # not handled here: the next claim of this job will raise it again and handle it
+    except Exception as error:  # the next claim of this job raises it again, and handles it
         log.warning("prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
         _return_prefetched_lease(worker, holder.leases, lease)
         return None

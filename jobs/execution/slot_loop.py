@@ -173,9 +173,7 @@ class SlotLoop:
         """
         worker, lease = self._worker, claimed.lease
         asked_at = worker.ports.clock.monotonic()
-        if (
-            prefetched is None
-        ):  # a prefetched job is already leased, so it runs even if the time slice is over
+        if prefetched is None:  # else it is leased already, and runs even if the time slice is over
             may_claim = may_claim and not self._time_slice.is_over(asked_at, end.seconds)
         if may_claim:
             slots = worker.busy() + 1

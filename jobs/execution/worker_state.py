@@ -52,9 +52,8 @@ KEPT_SECONDS = 2.0
 """A prefetched job that has waited this long for the current run is given back."""
 EMPTY_SECONDS = 0.1
 """Pause after a reservation found no job in the pool."""
-
-
 _LOG_SECONDS_AT_ONCE = 4
+"""Seconds of the rate of log lines that a burst may use."""
 
 
 def _is_installed(spec: ModelSpec) -> bool:
@@ -322,8 +321,8 @@ class Claimed(NamedTuple):
 
     job: the row as of `rows_to_run`; of an adopted attempt its `OF_JOB` fields, and None as payload.
     started: the commit of the start; None for an adopted attempt.
-    remote_id, ran_seconds: of an adopted attempt: the server's id of the run, and how long it ran before.
-    logs_seen: the same of `RunRequest`.
+    remote_id, ran_seconds: the server's id of an adopted attempt's run, and how long it ran before.
+    logs_seen: position in its server's log, as in `RunRequest`.
     must_wait: the request is sent only after the start is committed.
     ready: the run of a prefetched attempt, created during the slot's current run.
     """

@@ -28,7 +28,7 @@ from jobs.ports import Ports
 
 log = structlog.get_logger(__name__)
 
-REASON = "its server runs a job that only it knows"
+REASON = "its server reports a run that is neither in the database nor in Redis"
 
 
 def servers_to_ask(servers: Sequence[Server]) -> list[Server]:

@@ -255,9 +255,10 @@ def _batches(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (job_ids[at : at + _BATCH] for at in range(0, len(job_ids), _BATCH))
 
 
-# -- the place in the queue -------------------------------------------------------------------------  The
-# ticket is removed first, so that no worker starts the job while its row changes; then a new one is pushed
-# from the row. After a crash in between, the sweep `reconcile` pushes the missing ticket.
+# -- the place in the queue -------------------------------------------------------------------------
+#
+# The ticket is removed first, so that no worker starts the job while its row changes; then a new one is
+# pushed from the row. After a crash in between, the sweep `reconcile` pushes the missing ticket.
 
 FIRST_PRIORITY, LAST_PRIORITY = 1, 9
 _MAX_TRIES = 5

@@ -37,7 +37,7 @@ def settings(text: str) -> None:
             assert isinstance(read_settings(env), DispatcherSettings)
 
 
-def cotenants(content: bytes) -> None:
+def llm_servers(content: bytes) -> None:
     path = FOLDER / "servers.toml"
     path.write_bytes(content)
     read_file(path)
@@ -109,7 +109,7 @@ PARSERS = [
         settings,
         st.text(max_size=12) | st.sampled_from(["5", "-1", "1e9", "nan", "a,b"]),
     ),
-    Parser("file of LLM servers", cotenants, TOML, (ContractError,)),
+    Parser("file of LLM servers", llm_servers, TOML, (ContractError,)),
     Parser("handlers of a node", handlers, st.text("ab=:.,", max_size=20), (ConfigError,)),
     Parser("announcement of changed jobs", read_announcement, st.binary(max_size=60)),
     *(Parser(f"Redis: {name}", read, st.just(right), GARBLED) for name, (read, right) in ANSWERS.items()),

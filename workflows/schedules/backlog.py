@@ -1,5 +1,5 @@
-"""Firings of a schedule that wait, and for what: a backfill whose first run waits for a person starts nothing
-else, which nothing but this shows."""
+"""The waiting firings of a schedule, and the runs that they wait for. While the first run of a backfill waits
+for an answer, the backfill starts no other run; only this report shows why."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Firings that wait for each other. waiting: number. first_due_at: due time of the next one. running:
-    what it waits for, at most `MAX_NAMED`; empty: it is about to start. message: for people."""
+    """Firings that wait for each other. waiting: number of firings. first_due_at: due time of the next one.
+    running: firings that the next one waits for, at most `MAX_NAMED`; empty: it is about to start. message:
+    for people."""
 
     waiting: int
     first_due_at: datetime
