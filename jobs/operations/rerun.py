@@ -11,27 +11,35 @@ from jobs.domain.errors import PayloadErased
 from jobs.models import Job
 from jobs.operations.erase import is_erased
 from jobs.ports import Ports
-from jobs.submission.request import SubmitRequest, Submitted, fingerprint, read_request
+from jobs.submission.request import Submit, SubmitRequest, Submitted, fingerprint, read_request
 from jobs.submission.submit import submit_job
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
+NOT_REPEATED = frozenset({"run_at", "if_busy"})
+"""Fields of a submit that a rerun does not repeat: a time that is past, and a choice for the moment of the
+submit."""
+_SPANS = {"deadline_seconds": "deadline_at", "start_deadline_seconds": "start_deadline_at"}
+"""Fields of a submit that a job stores as a time."""
+
+
 def submitted_values(job: Job) -> dict[str, Any]:
-    """Return the body of the submit that would make this job again: without `run_at`, which is past, and
+    """Return the body of the submit that would make this job again, without the fields of `NOT_REPEATED` and
     without the deadlines of a dead letter that was retried."""
-    start = job.run_at or job.created_at
-    spans = {"deadline_seconds": job.deadline_at, "start_deadline_seconds": job.start_deadline_at}
-    optional: dict[str, Any] = {
-        "tags": job.tags,
-        "metadata": job.metadata,
-        "callback_url": job.callback_url,
-        "max_retries": job.max_retries,
-        "max_run_seconds": job.max_run_seconds,
-        **{name: (at - start).total_seconds() for name, at in spans.items() if at is not None},
+    values = {name: _submitted(job, name) for name in Submit.model_fields if name not in NOT_REPEATED}
+    return {
+        name: value
+        for name, value in values.items()
+        if Submit.model_fields[name].is_required() or value not in _EMPTY
     }
-    given = {name: value for name, value in optional.items() if value not in _EMPTY}
-    return {"model": job.model, "payload": job.payload, "priority": job.priority, **given}
+
+
+def _submitted(job: Job, name: str) -> Any:
+    if name not in _SPANS:
+        return getattr(job, name)
+    at = getattr(job, _SPANS[name])
+    return None if at is None else (at - (job.run_at or job.created_at)).total_seconds()
 
 
 def rerun_request(

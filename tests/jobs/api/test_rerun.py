@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from gpus.models import AuditEntry, ModelConfig
 from jobs import ports
 from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
+from jobs.operations.rerun import NOT_REPEATED, submitted_values
+from jobs.submission.request import Submit
 
 from .conftest import Account, World, forget_keys
 from .test_bad_input import problem
@@ -66,6 +70,22 @@ def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, w
     first.refresh_from_db()
     assert (first.state, first.result, first.round) == ("completed", {"url": "x"}, 1)
     assert not AuditEntry.objects.exists(), "a client's own job"
+
+
+def test_every_field_of_a_submit_is_repeated_or_named_as_left_out(acme: Account, zimg: ModelConfig) -> None:
+    body = {
+        **BODY,
+        "callback_url": "https://93.184.215.14/ended",
+        "start_deadline_seconds": 300.0,
+        "max_run_seconds": 60.0,
+        "if_busy": "queue",
+        "run_at": (timezone.now() + timedelta(hours=1)).isoformat(),
+    }
+    assert body.keys() == Submit.model_fields.keys()
+    answer = acme.client.post(SUBMIT, body, format="json")
+    assert answer.status_code == 202, answer.content
+    repeated = {name: value for name, value in body.items() if name not in NOT_REPEATED}
+    assert submitted_values(Job.objects.get(id=answer.json()["job_id"])) == repeated
 
 
 def test_fields_of_the_body_replace_the_earlier_values(acme: Account, first: Job) -> None:
