@@ -28,7 +28,7 @@ from gpu_host.local.process import GivenUp, ProcessOwner, never
 from gpu_host.local.result_files import with_files_saved
 from gpu_host.local.running import RunTable, SwapQueue
 from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
-from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
+from gpus.runners.base import CONFIRMED_CANCEL, Abort, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.transport import check_storable
 from gpus.runners.usage import usage_in
 
@@ -368,6 +368,7 @@ class LocalRunner:
     is_pinned = True
     calls_on_sent = False
     answer_ends_run = False
+    stopped_by = CONFIRMED_CANCEL
 
     def __init__(self, gpu: LocalGpu, *, input_cache_bytes: int = CACHE_BYTES) -> None:
         self._gpu, self._input_cache_bytes = gpu, input_cache_bytes

@@ -110,7 +110,10 @@ class Server(TypedDict):
     models: list[PlacedModel]
     upload_url: Annotated[
         str | None,
-        about("Of a Cog container: the address for its `--upload-url`, with a key. null: for other servers."),
+        about(
+            "The address to which the server uploads the files of its outputs, with a key: `--upload-url` "
+            "of a Cog container. null: its models' runner takes no uploads."
+        ),
     ]
     live: Live
 

@@ -46,7 +46,7 @@ from gpus.registry.index_sync import LeasesOf, read_paused
 from gpus.registry.registry import remove_server
 from gpus.registry.upload_url import upload_url
 from gpus.reports import Observed, observe
-from gpus.runners.cog_http import CogRunner
+from gpus.runners.registry import takes_uploads
 
 _STATES = [state.value for state in DesiredState]
 
@@ -175,13 +175,13 @@ def _server(row: Server, seen: Observed, paused: Collection[str]) -> answers.Ser
             {"model": one.model_id, "endpoint": one.endpoint, "paused": one.model_id in paused}
             for one in sorted(row.placements.all(), key=lambda one: one.model_id)
         ],
-        "upload_url": upload_url(row) if _is_cog(row) else None,
+        "upload_url": upload_url(row) if _takes_uploads(row) else None,
         "live": seen.state != "unknown",
     }
 
 
-def _is_cog(row: Server) -> bool:
-    return any(one.model.model_type == CogRunner.name for one in row.placements.all())
+def _takes_uploads(row: Server) -> bool:
+    return any(takes_uploads(one.model.model_type) for one in row.placements.all())
 
 
 KEPT_SECONDS = round(TELEMETRY_KEPT * BEAT_SECONDS)

@@ -157,6 +157,10 @@ class OptionRefused(ValueError):
         self.code = code
 
 
+CONFIRMED_CANCEL = "server confirmed the cancel"
+"""`Runner.stopped_by` of most runners."""
+
+
 class Runner(Protocol):
     """The steps of one attempt. Runners of registered servers have more:
     `gpus.runners.registry.ServerRunner`."""
@@ -173,6 +177,8 @@ class Runner(Protocol):
     answer_ends_run: bool
     """Whether only the answer to `start` proves that the run has ended; closing the connection does not end
     it. A cancel is then sent on another connection, while the answer is still awaited."""
+    stopped_by: str
+    """Evidence that a run has stopped after `cancel` returned True, for the attempt's row."""
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         """Send the run to the server. Raises GpuError."""

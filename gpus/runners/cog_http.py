@@ -65,6 +65,7 @@ class CogRunner(HttpRunner):
     options: Sequence[str] = ()
     is_polled = True
     stopped_by = "the server no longer knows the prediction"
+    takes_uploads = True
     _idle_polls = 0
     _was_full = False
     """Whether a poll of this run found the container without a free slot."""

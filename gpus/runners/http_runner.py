@@ -21,6 +21,7 @@ from foundation.long_texts import LongTexts
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec, parse_progress
 from gpus.runners.base import (
+    CONFIRMED_CANCEL,
     MISSING_PAGE,
     Abort,
     Accepted,
@@ -48,7 +49,7 @@ from gpus.runners.recognition import (
     model_name,
     server_name,
 )
-from gpus.runners.refusals import describe_status, error_of, failure_of, message_of
+from gpus.runners.refusals import describe_status, error_of, failure_of, json_object, message_of
 from gpus.runners.transport import (
     FilesTooLarge,
     HttpTransport,
@@ -119,6 +120,8 @@ class HttpRunner:
     is_pinned = False
     calls_on_sent = False
     answer_ends_run = False
+    stopped_by = CONFIRMED_CANCEL
+    takes_uploads = False
 
     def __init__(
         self,
@@ -528,7 +531,7 @@ def read_start(
     Raises the GpuError of the HTTP status or of the reported failure.
     """
     if not _is_success(response):
-        on_body(_object(response))
+        on_body(json_object(response))
         raise error_of(response, now=now)
     body = read_parts(response, lambda body: _parts_with_files(body, model.id_field))
     on_body(body)
@@ -591,7 +594,7 @@ def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bo
     is_gone = response.status in _GONE
     if is_gone and known and not guessed:
         return True
-    body = _object(response) if _is_success(response) or is_gone else {}
+    body = json_object(response) if _is_success(response) or is_gone else {}
     if isinstance(body.get("running"), bool):
         return not body["running"]
     if guessed:
@@ -607,15 +610,6 @@ def _finished(body: Mapping[str, Any]) -> Finished:
     result = body.get("result", body)
     has_usage = "usage" in body or (isinstance(result, dict) and "usage" in result)
     return Finished(result, (usage_in(body) or usage_in(result)) if has_usage else None)
-
-
-def _object(response: Response) -> dict[str, Any]:
-    """The body as a JSON object, or an empty one."""
-    try:
-        body = read_json(response.body)
-    except Unreadable:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _is_final(response: Response) -> bool:

@@ -49,7 +49,7 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
     status, text, parsed = (
         response.status,
         f"{response.status}: {message_of(response)}",
-        _json_object(response),
+        json_object(response),
     )
     if status == 409 and _code(parsed) == "stale_fence":
         return StaleFence(f"The server has seen a later lease of this slot. {text}")
@@ -109,7 +109,7 @@ def retry_after_seconds(response: Response, *, now: datetime) -> float | None:
 
 def message_of(response: Response) -> str:
     """The error text of an answer, at most 500 characters."""
-    text = _error_text(_json_object(response))
+    text = _error_text(json_object(response))
     if text:
         return text
     text = response.body[: 4 * MAX_MESSAGE].decode("utf-8", "replace").replace("\0", "")
@@ -140,7 +140,8 @@ def _code(body: Mapping[str, Any]) -> Any:
     return body.get("error_code") or body.get("code")
 
 
-def _json_object(response: Response) -> Mapping[str, Any]:
+def json_object(response: Response) -> Mapping[str, Any]:
+    """The body as a JSON object, or an empty one."""
     try:
         body = read_json(response.body)
     except Unreadable:

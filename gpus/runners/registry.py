@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Get, Health, Runner, Transport
+from gpus.runners.base import CONFIRMED_CANCEL, Get, Health, Runner, Transport
 from gpus.runners.cog_http import CogRunner
 from gpus.runners.http_runner import AsyncHttpRunner, SyncHttpRunner
 from gpus.runners.ollama_http import OllamaRunner
@@ -33,6 +33,9 @@ class ServerRunner(Runner, Protocol):
     """One sentence on its servers, for forms, the API's schema and docs/reference/model_options.md."""
     options: Sequence[str]
     """Runner-specific model options that this runner reads."""
+    takes_uploads: bool
+    """Whether its servers upload the files of their outputs: a server's upload URL is then shown
+    (`gpus.registry.upload_url`)."""
 
     def __init__(self, model: ModelSpec, transport: Transport | None = None) -> None: ...
 
@@ -66,6 +69,8 @@ BUILT_IN: tuple[type[ServerRunner], ...] = (
 )
 _METHODS = ("start", "poll", "cancel", "read_pushed", "check_options", "health_url", "health")
 _FLAGS = ("is_polled", "is_pushed", "is_pinned", "calls_on_sent", "answer_ends_run")
+_DEFAULTS: Mapping[str, bool | str] = {"stopped_by": CONFIRMED_CANCEL, "takes_uploads": False}
+"""Attributes that a package's class may lack, because it was made for an earlier version."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -146,6 +151,11 @@ def check_runner(name: str, runner: Any) -> type[ServerRunner]:
     lacking = [one for one in _METHODS if not callable(getattr(runner, one, None))]
     lacking += [one for one in _FLAGS if not isinstance(getattr(runner, one, None), bool)]
     lacking += [one for one in ("name", "summary") if not isinstance(getattr(runner, one, None), str)]
+    for one, default in _DEFAULTS.items():
+        if not hasattr(runner, one):
+            setattr(runner, one, default)
+        if not isinstance(getattr(runner, one), type(default)):
+            lacking.append(one)
     options = getattr(runner, "options", None)
     if isinstance(options, str) or not isinstance(options, Sequence):
         lacking.append("options")
@@ -193,6 +203,12 @@ def is_polled(model: ModelSpec) -> bool:
     """Whether the model's runs continue after the request that started them."""
     found = find_runner(model.model_type)
     return found is not None and found.is_polled
+
+
+def takes_uploads(model_type: str) -> bool:
+    """Whether the servers of a model_type upload the files of their outputs."""
+    found = find_runner(model_type)
+    return found is not None and found.takes_uploads
 
 
 def missing_runner_message(model_type: str) -> str:

@@ -504,9 +504,7 @@ class AttemptRun:
                 return pushed
         if self._background_cancel.is_confirmed or self._ask_to_stop():
             ending = Ending(error, process_died=error.process_died)
-            return RunOutcome(
-                ending, evidence=getattr(self.runner, "stopped_by", "server confirmed the cancel")
-            )
+            return RunOutcome(ending, evidence=self.runner.stopped_by)
         evidence = self._evidence()
         if evidence:
             return RunOutcome(Ending(error), evidence=evidence)

@@ -25,8 +25,8 @@ from gpus.registry.audit import cli_actor
 from gpus.registry.recognise import Findings, look_at, registration
 from gpus.registry.registry import Registered
 from gpus.registry.upload_url import upload_url
-from gpus.runners.cog_http import CogRunner
 from gpus.runners.recognition import Proposal
+from gpus.runners.registry import takes_uploads
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job
 
@@ -128,7 +128,7 @@ class Command(TerminalCommand):
     def _say_registered(self, found: Registered, warnings: tuple[Warning, ...]) -> None:
         later = "" if found.mirrored else "; Redis is away, so it gets jobs once Redis is back"
         self.print(f"registered {found.config.name} on {found.server.name}{later}")
-        if found.config.model_type == CogRunner.name:
+        if takes_uploads(found.config.model_type):
             self.print(f"start its container with --upload-url {upload_url(found.server)}")
         for warning in warnings:
             self.print(f"warning: {plain(warning.detail)}")

@@ -7,6 +7,10 @@ import pytest
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.models import ModelConfig, Server
+from gpus.registry.upload_url import upload_url
+from gpus.runners import registry
+from gpus.runners.http_runner import SyncHttpRunner
+from gpus.runners.registry import RunnerRegistry
 from gpus.runners.transport import HttpTransport
 from tests.jobs.api.conftest import Account, World, acme, make_model, operator, world
 from tests.jobs.api.test_bad_input import problem
@@ -14,6 +18,7 @@ from tests.jobs.api.test_bad_input import problem
 __all__ = ["acme", "operator", "world"]
 
 REGISTER = "/api/v1/admin/register"
+SERVERS = "/api/v1/admin/servers"
 CONFIGS = "/api/v1/admin/model-configs"
 SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate", "slots": 2}
 
@@ -37,6 +42,25 @@ def test_the_founding_documents_request_works_and_brings_model_fields(operator: 
     told = operator.client.get(f"{CONFIGS}/flux").json()
     assert (told["model_type"], told["poll_endpoint_template"]) == ("async", "/status/{id}")
     assert (told["poll_interval"], told["max_poll_time"], told["max_retries"]) == (2.0, 600.0, 50)
+
+
+class Uploader(SyncHttpRunner):
+    """A package's runner whose servers upload files."""
+
+    name = "uploader"
+    takes_uploads = True
+
+
+def test_a_server_whose_runner_takes_uploads_has_an_upload_url(
+    operator: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "RUNNERS", RunnerRegistry(built_in=(SyncHttpRunner, Uploader)))
+    for name in ("s1", "s2"):
+        body = {**SERVER, "model": f"m-{name}", "server": name}
+        assert operator.client.post(REGISTER, body, format="json").status_code == 201
+    ModelConfig.objects.filter(name="m-s2").update(model_type=Uploader.name)
+    shown = {one["server"]: one["upload_url"] for one in operator.client.get(SERVERS).json()["results"]}
+    assert shown == {"s1": None, "s2": upload_url(Server.objects.get(name="s2"))}
 
 
 def test_without_redis_a_server_is_registered_all_the_same(operator: Account, world: World) -> None:

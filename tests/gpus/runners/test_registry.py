@@ -109,6 +109,31 @@ def test_a_runners_name_must_fit_into_a_url(name: str) -> None:
         check_runner(name, type("Odd", (Acme,), {"name": name}))
 
 
+METHODS = ("start", "poll", "cancel", "read_pushed", "check_options", "health_url", "health")
+
+
+def class_of(**attributes: object) -> type:
+    """A runner that inherits nothing, as a package may have it."""
+    flags = dict.fromkeys(("is_polled", "is_pushed", "is_pinned", "calls_on_sent", "answer_ends_run"), False)
+    methods = dict.fromkeys(METHODS, lambda *_: None)
+    return type("Own", (), {"name": "own", "summary": "", "options": (), **flags, **methods, **attributes})
+
+
+def test_a_runner_of_an_earlier_version_gets_the_attributes_that_are_new() -> None:
+    found = check_runner("own", class_of())
+    assert (found.stopped_by, found.takes_uploads) == ("server confirmed the cancel", False)
+
+
+def test_a_runners_own_attributes_stay() -> None:
+    found = check_runner("own", class_of(stopped_by="its door is open", takes_uploads=True))
+    assert (found.stopped_by, found.takes_uploads) == ("its door is open", True)
+
+
+def test_an_attribute_of_another_type_is_refused() -> None:
+    with pytest.raises(ValueError, match="no usable stopped_by, takes_uploads"):
+        check_runner("own", class_of(stopped_by=None, takes_uploads="yes"))
+
+
 def test_after_a_reload_new_packages_are_found() -> None:
     entries: list[EntryPoint] = []
     found = RunnerRegistry(declared=lambda: entries)

@@ -27,6 +27,7 @@ class ScriptedRunner:
     """Answers from lists; an exception in them is raised."""
 
     answer_ends_run = False
+    stopped_by = "server confirmed the cancel"
 
     def __init__(self, *, starts: list[Any] = (), polls: list[Any] = (), cancels: list[Any] = ()) -> None:
         self.starts, self.polls, self.cancels = list(starts), list(polls), list(cancels)

@@ -57,6 +57,7 @@ class SavingRunner:
     """Runs a function in place of a model."""
 
     is_polled = is_pushed = is_pinned = calls_on_sent = answer_ends_run = False
+    stopped_by = "server confirmed the cancel"
 
     def __init__(self, run: Run) -> None:
         self._run = run
