@@ -11,16 +11,46 @@ from typing import Generic, TypeVar, overload
 from django.db import transaction
 from django.db.models import Model
 from django.db.models.signals import post_delete, post_save
+from django.dispatch import Signal
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 
+class RowChanges:
+    """The changes that this process makes to rows of these models. One per process and group of models: the
+    configuration of the Django app that has them owns it, since receivers of signals are of the process.
+
+    also: further signals that mean a change. latest: another object after each change.
+    """
+
+    def __init__(self, of: Iterable[type[Model]] = (), also: Iterable[Signal] = ()) -> None:
+        self.latest = object()
+        for model in of:  # signals hold their receivers weakly
+            post_save.connect(self.rows_changed, sender=model)
+            post_delete.connect(self.rows_changed, sender=model)
+        for signal in also:
+            signal.connect(self.rows_changed)
+
+    def rows_changed(self, **_: object) -> None:
+        """A change now for this transaction, and after its commit for all others."""
+        self._change()
+        if transaction.get_connection().in_atomic_block:
+            transaction.on_commit(self._change)
+
+    def _change(self) -> None:
+        self.latest = object()
+
+
 class TtlCache(Generic[Key, Found]):
     """A cache with a TTL. Thread-safe. seconds: the TTL; a function is called at each insertion. max_entries:
-    with more, the cache is cleared."""
+    with more, the cache is cleared. changes: after one of them, the cache is cleared; None: of nothing."""
 
-    def __init__(self, seconds: float | Callable[[], float], *, max_entries: int) -> None:
+    def __init__(
+        self, seconds: float | Callable[[], float], *, max_entries: int, changes: RowChanges | None = None
+    ) -> None:
+        self._changes = changes or RowChanges()
+        self._seen = self._changes.latest
         self._seconds = seconds if callable(seconds) else lambda: seconds
         self._max_entries = max_entries
         self._lock = threading.Lock()
@@ -35,6 +65,8 @@ class TtlCache(Generic[Key, Found]):
 
         None is not cached, since unknown keys are endless, nor is a value whose read began before a `clear`.
         """
+        if self._seen is not self._changes.latest:
+            self._catch_up()
         now, found_before = time.monotonic(), self._found
         known = found_before.get(key)
         if known is not None and known[0] > now:
@@ -51,6 +83,8 @@ class TtlCache(Generic[Key, Found]):
 
     def peek(self, key: Key) -> Found | None:
         """Return the cached value, or None."""
+        if self._seen is not self._changes.latest:
+            self._catch_up()
         known = self._found.get(key)
         return known[1] if known is not None and known[0] > time.monotonic() else None
 
@@ -58,25 +92,10 @@ class TtlCache(Generic[Key, Found]):
         with self._lock:
             self._found = {}
 
-
-class RowCache(TtlCache[Key, Found]):
-    """Values read from rows of these models: a change by this process is seen at once.
-
-    Code that changes rows without `save` or `delete` must call `rows_changed`."""
-
-    def __init__(
-        self, seconds: float | Callable[[], float], *, max_entries: int, of: Iterable[type[Model]]
-    ) -> None:
-        super().__init__(seconds, max_entries=max_entries)
-        for model in of:  # signals hold their receivers weakly
-            post_save.connect(self.rows_changed, sender=model)
-            post_delete.connect(self.rows_changed, sender=model)
-
-    def rows_changed(self, **_: object) -> None:
-        """Clear now for this transaction, and after its commit for all others."""
+    def _catch_up(self) -> None:
+        latest = self._changes.latest
         self.clear()
-        if transaction.get_connection().in_atomic_block:
-            transaction.on_commit(self.clear)
+        self._seen = latest  # not before: another thread would find what was read before the change
 
 
 class AdaptiveTtlValue(Generic[Found]):

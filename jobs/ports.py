@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.db.models import QuerySet
 from django.utils.module_loading import import_string
@@ -20,7 +21,7 @@ from artifacts.store.contract import Store
 from artifacts.uploads import Completions
 from foundation.foreign_schema import SchemaProcesses
 from foundation.probes import Probes
-from foundation.ttl_cache import AdaptiveTtlValue, RemainingCapacity, RowCache, TtlCache
+from foundation.ttl_cache import AdaptiveTtlValue, RemainingCapacity, RowChanges, TtlCache
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.contract import Leases
@@ -31,7 +32,7 @@ from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from jobs.domain.access import Principal
-from jobs.models import Job, Tenant
+from jobs.models import Job
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
 from jobs.reports.jobs import Waiting
@@ -79,6 +80,13 @@ class Readiness:
     probes: Probes = field(default_factory=Probes)
 
 
+def tenant_changes() -> RowChanges:
+    """Return the changes that this process makes to tenants."""
+    config: Any = apps.get_app_config("jobs")
+    changes: RowChanges = config.tenant_changes
+    return changes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LimitCaches:
     """Caches of tenants' limits (`jobs.limits`).
@@ -86,8 +94,8 @@ class LimitCaches:
     limits: by tenant. used_seconds: GPU-seconds, by tenant and day. free_places: in queues, by limit.
     """
 
-    limits: RowCache[int, Any] = field(
-        default_factory=lambda: RowCache(1.0, max_entries=20_000, of=(Tenant,))
+    limits: TtlCache[int, Any] = field(
+        default_factory=lambda: TtlCache(1.0, max_entries=20_000, changes=tenant_changes())
     )
     used_seconds: TtlCache[tuple[int, datetime], float] = field(
         default_factory=lambda: TtlCache(2.0, max_entries=10_000)

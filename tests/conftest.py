@@ -22,7 +22,6 @@ from dispatcher_project.supervisor.bootstrap import keep_bytecode
 from dispatcher_project.supervisor.embedded import EmbeddedValkey, find_valkey
 from tests.support.database_copies import original, own_copy
 from tests.support.emptying import delete_rows, end_other_sessions, let_be_emptied
-from tests.support.row_caches import disconnected_at_the_end
 from tests.support.system.programs import fork_server
 
 keep_bytecode()  # as manage.py does: else each process compiles all that it imports anew
@@ -151,7 +150,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
 
 
 @pytest.fixture(autouse=True)
-def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own: the production ports, with all that they keep, are made when it
     first asks for them."""
     from jobs import ports
@@ -159,8 +158,6 @@ def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     make = getattr(ports.production_ports, "__wrapped__", None)
     if make is not None:  # else a fixture of a wider scope has put its own in their place
         monkeypatch.setattr(ports, "production_ports", lru_cache(maxsize=1)(make))
-    with disconnected_at_the_end():
-        yield
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.apps import apps
 from django.db.models import Q
 from django.dispatch import Signal
 
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.secrets import decrypt
-from foundation.ttl_cache import RowCache
+from foundation.ttl_cache import TtlCache
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
@@ -125,10 +126,10 @@ class RegistryCache:
     `jobs.ports.Ports`."""
 
     def __init__(self) -> None:
-        self._found: RowCache[tuple[str, ...], Any] = RowCache(
-            lambda: KEEP_SECONDS, max_entries=20_000, of=(ModelConfig, Placement, Pool, Server)
+        config: Any = apps.get_app_config("gpus")
+        self._found: TtlCache[tuple[str, ...], Any] = TtlCache(
+            lambda: KEEP_SECONDS, max_entries=20_000, changes=config.row_changes
         )
-        rows_changed.connect(self._found.rows_changed)
 
     def model_spec(self, name: str) -> ModelSpec | None:
         return self._found.get(("model", name), lambda: model_spec(name))  # type: ignore[no-any-return]

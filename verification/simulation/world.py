@@ -15,7 +15,7 @@ from django.db import connection
 
 from foundation import ids
 from foundation.secrets import encrypt
-from foundation.ttl_cache import RowCache, TtlCache
+from foundation.ttl_cache import TtlCache
 from gpu_host.node import runs
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
@@ -31,7 +31,7 @@ from jobs.domain.errors import Refused
 from jobs.execution import worker_heartbeats, worker_state
 from jobs.execution.pushed_results import accept_push, admit_push
 from jobs.models import Tenant
-from jobs.ports import LimitCaches, Ports
+from jobs.ports import LimitCaches, Ports, tenant_changes
 from jobs.reports.database_clock import read_last_database_time
 from verification.simulation import callbacks
 from verification.simulation.active_faults import ActiveFaults
@@ -226,7 +226,7 @@ class World:
             process_store=self.store,  # type: ignore[arg-type]
             after=partial(self._after, process),
             limit_caches=LimitCaches(  # expires only by virtual time
-                limits=RowCache(1e9, max_entries=1000, of=(Tenant,)),
+                limits=TtlCache(1e9, max_entries=1000, changes=tenant_changes()),
                 used_seconds=TtlCache(0.0, max_entries=1000),
             ),
         )

@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 
 from artifacts.uploads import Completions
 from dispatcher_project.web import request_limits
-from foundation.ttl_cache import RowCache, TtlCache
+from foundation.ttl_cache import TtlCache
 from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
@@ -22,7 +22,7 @@ from jobs import ports
 from jobs.domain.access import Principal
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
-from jobs.ports import LimitCaches, Ports, Readiness, RedisRest
+from jobs.ports import LimitCaches, Ports, Readiness, RedisRest, tenant_changes
 from jobs.reports.counters import BufferedCounts, Name
 from tests.declared_answers import compare_answers
 from tests.support.fake_leases import FakeLeases
@@ -55,7 +55,7 @@ class World:
     )
     limit_caches: LimitCaches = field(
         default_factory=lambda: LimitCaches(
-            limits=RowCache(3600.0, max_entries=1000, of=(Tenant,)),
+            limits=TtlCache(3600.0, max_entries=1000, changes=tenant_changes()),
             used_seconds=TtlCache(0.0, max_entries=1000),
         )
     )
