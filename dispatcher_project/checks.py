@@ -1,6 +1,6 @@
 """`python3 manage.py test`: the checks that every change must pass, and their summary.
 
-Pytest runs on SQLite and, if there is a PostgreSQL, at the same time on it for tests that use the database;
+Pytest runs on SQLite and, if there is a PostgreSQL, at the same time on it with the tests marked `database`;
 the static checks run beside them, because tests often wait. All checks run, whichever fails. With arguments
 only pytest runs, with those arguments. Standard library only.
 """
@@ -24,144 +24,8 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 
 DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
-ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
-"""Scenarios start whole processes and are slow: on PostgreSQL only those marked `database` run."""
-ONLY_ON_SQLITE = (
-    # tests without database rows
-    "tests/benchmarks",
-    "tests/dispatcher_project/documentation",
-    "tests/dispatcher_project/settings",
-    "tests/dispatcher_project/supervisor",
-    "tests/dispatcher_project/supply",
-    "tests/fuzz",
-    "tests/gpu_host",
-    "tests/gpus/leasing",
-    "tests/gpus/runners",
-    "tests/jobs/domain",
-    "tests/jobs/explain",
-    "tests/mutations",
-    "tests/support/forked",
-    "tests/verification",
-    "tests/workflows/definition",
-    "tests/workflows/domain",
-    "tests/workflows/execution",
-    "tests/workflows/schedules/domain",
-    # commands, pages, the client and routes call what tests/jobs, tests/gpus and tests/workflows test
-    # on PostgreSQL; queries of pages also run there in tests/admin_ui/test_pages.py and test_keyset.py
-    *(
-        f"tests/admin_ui/{name}"
-        for name in (
-            "dashboard",
-            "test_accessibility.py",
-            "test_audited.py",
-            "test_bulk_page.py",
-            "test_flower_page.py",
-            "test_links.py",
-            "test_live.py",
-            "test_rerun_page.py",
-            "test_run_page.py",
-            "test_secure_answers.py",
-            "test_session_limits.py",
-            "test_sign_in.py",
-            "test_strict_policy.py",
-        )
-    ),
-    "tests/dispatcher_client",
-    "tests/dispatcher_project/cli",
-    "tests/dispatcher_project/management",
-    "tests/dispatcher_project/test_keys_command.py",
-    "tests/gpus/api",
-    "tests/gpus/health",
-    "tests/gpus/reports",
-    *(
-        f"tests/jobs/api/test_{name}.py"
-        for name in (
-            "artifacts",
-            "body_budget",
-            "default_queue_limit",
-            "foreign_keys",
-            "keys",
-            "keys_kept_secret",
-            "limits",
-            "machine_metrics",
-            "progress",
-            "request_headers",
-            "rerun",
-            "run_artifacts",
-            "submit_files",
-            "tenants",
-            "workers",
-        )
-    ),
-    "tests/workflows/api/test_schedules.py",
-    # what a worker or a sweep decides, on rows that others of their folder write and read on PostgreSQL
-    *(
-        f"tests/jobs/callbacks/test_{name}.py"
-        for name in (
-            "bad_receivers",
-            "delivery_worker",
-            "pinned_post",
-            "refused_origins",
-            "sample",
-            "signing",
-        )
-    ),
-    *(
-        f"tests/jobs/execution/test_{name}.py"
-        for name in (
-            "artifact_inputs",
-            "background_cancel",
-            "before_sending",
-            "cancel_held",
-            "cancel_in_line",
-            "circuits",
-            "cog_jobs",
-            "cut_off_workers",
-            "deadline_of_a_run",
-            "leases_that_do_not_run",
-            "limits_of_tenants",
-            "llm_jobs",
-            "lost_plain_server",
-            "memory_of_runs",
-            "missing_runner",
-            "operate",
-            "prefetched",
-            "refusals_and_charges",
-            "refused_credentials",
-            "run_uploads",
-            "server_backoff",
-            "shown_runs",
-            "standing",
-            "suspect_after_rebuild",
-            "switched_off",
-            "the_jobs_own_times",
-            "time_slice",
-            "unadoptable_leases",
-        )
-    ),
-    *(
-        f"tests/jobs/sweeps/test_{name}.py"
-        for name in (
-            "busy_plain_servers",
-            "expired_prefetched",
-            "fleet_circuits",
-            "fleet_time",
-            "generation",
-            "layout_overlap",
-            "lock_sync",
-            "quarantine",
-            "runner",
-            "shares",
-            "unknown_runs",
-            "unproven_slots",
-        )
-    ),
-    *(
-        f"tests/workflows/test_{name}.py"
-        for name in ("artifacts", "laws", "queue_workflows_behaviours", "restarts")
-    ),
-)
-"""Tests that the run on PostgreSQL neither imports nor repeats."""
+MARK = "database"
+"""Tests with this mark run on PostgreSQL, too: CONTRIBUTING.md says which need it."""
 
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -255,8 +119,11 @@ def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
         if len(shown) > 1:  # the first one is the check's name
             collected.set()
 
-    left_out = [f"--ignore={path}" for path in ONLY_ON_SQLITE]
-    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL, *left_out)))
+    options = (
+        "-p",
+        "no:cacheprovider",
+        *(arguments or ("-m", f"{MARK} and not sqlite_only and not by_hand", *marked_files())),
+    )
     # its tests hardly wait, and each further process makes all of them slower
     with _begun(arguments, {DATABASE_VARIABLE: ""}) as on_sqlite, ThreadPoolExecutor(1) as thread:
         followed = thread.submit(_follow, "pytest on SQLite", on_sqlite, show)
@@ -268,6 +135,13 @@ def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
         first = followed.result()
         _show("\n".join(held_back))
         return [first, outcome]
+
+
+def marked_files() -> list[str]:
+    """Return the test files in which a test runs on PostgreSQL, too: importing all others would take longer
+    than their share of the tests."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if f"pytest.mark.{MARK}" in file.read_text()]
 
 
 def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:

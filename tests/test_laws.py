@@ -67,6 +67,7 @@ def test_3_a_running_job_whose_live_attempt_is_another(running: World) -> None:
     assert laws(running) == ["(3)"]
 
 
+@pytest.mark.database
 def test_4_a_final_job_without_its_event_or_its_callback(running: World) -> None:
     Callback.objects.all().delete()
     assert laws(running) == ["(4)"]
@@ -98,6 +99,7 @@ def test_5_a_job_for_later_whose_time_is_long_past(running: World) -> None:
     assert [line for line in check_laws(drained=True, ports=running.ports) if job.id in line]
 
 
+@pytest.mark.database
 def test_5_a_cancel_that_nobody_finishes_although_the_gpu_is_free(running: World) -> None:
     job = running.job(push=False)
     Job.objects.filter(id=job.id).update(state="cancelling")

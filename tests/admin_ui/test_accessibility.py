@@ -92,7 +92,6 @@ def faults_of(page: str) -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 def test_lists_fit_a_phone(web_browser: WebBrowser) -> None:
     fill(jobs=400)
     boss = User.objects.create_superuser("boss")

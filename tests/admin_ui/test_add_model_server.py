@@ -22,7 +22,7 @@ from tests.support.servers.llm_server import Behaviour, LlmServer
 
 from .conftest import FakePorts
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 SECRET = "Bearer a-long-secret"
 
 

@@ -27,7 +27,7 @@ from tests.admin_ui.browser import DESKTOP, ON_A_DESK, PHONE, WebBrowser, wait_u
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_running, make_server
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def png() -> str:

@@ -23,7 +23,7 @@ from workflows.execution.advancer import Advancer
 from workflows.models import MapState, Node, Run
 from workflows.tasks import advance_now
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 DESK, PHONE = (1400, 900), (390, 844)
 SHOTS = os.environ.get("SCREENSHOTS")
 """A folder for pictures to look at."""

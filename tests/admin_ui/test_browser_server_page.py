@@ -15,7 +15,7 @@ from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_model, make_server
 from tests.support.servers.cog_server import CogServer
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.parametrize("phone", ON_A_PHONE)

@@ -11,7 +11,7 @@ from jobs.models import Job
 from .browser import WebBrowser
 from .rows import fill
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_an_operator_signs_in_and_cancels_a_job(web_browser: WebBrowser) -> None:

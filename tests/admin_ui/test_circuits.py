@@ -15,7 +15,7 @@ from gpus.protocol import CircuitState
 from .conftest import FakePorts, fill
 
 SERVER, MODEL = "flux-server-1", "flux"
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from jobs.operations.tenants import create_key
 from .conftest import FakePorts
 
 Commits = Callable[..., AbstractContextManager[Any]]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 
 
 def shown_in(answer: Any) -> str:

@@ -15,7 +15,7 @@ from jobs.models import ApiKey, Job, Tenant
 
 from .rows import fill
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 ACTIONS = {
     "gpus_server": ("switch_off", Server),
     "jobs_apikey": ("revoke_keys", ApiKey),

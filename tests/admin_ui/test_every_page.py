@@ -64,7 +64,6 @@ class Page:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 @pytest.mark.long
 def test_every_page_is_accessible_and_as_wide_as_the_window(web_browser: WebBrowser) -> None:
     fill(jobs=12)

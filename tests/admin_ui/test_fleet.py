@@ -24,7 +24,7 @@ from .forms import errors_of, model_form, placement_form, server_form
 from .rows import NOW, fill
 
 Commits = Callable[..., AbstractContextManager[Any]]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 
 
 @pytest.fixture(autouse=True)

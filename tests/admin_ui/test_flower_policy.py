@@ -24,7 +24,7 @@ from tests.support.ports import free_port
 
 from .browser import WebBrowser, wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 PAGES = {"": "#workers-table_wrapper", "tasks": "#tasks-table_wrapper", "broker": "table"}
 LOGIN = "admin:only-for-this-test"
 

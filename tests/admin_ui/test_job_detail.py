@@ -21,7 +21,7 @@ from .conftest import FakePorts
 from .rows import NOW, fill
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ def jobs(db: None) -> None:
     fill(jobs=13)
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize("order", [("-id",), ("id",), ("-created_at", "-id"), ("state", "model", "-id")])
 def test_pages_follow_each_other_both_ways(order: tuple[str, ...]) -> None:
@@ -46,6 +47,7 @@ def test_pages_follow_each_other_both_ways(order: tuple[str, ...]) -> None:
     assert backwards[::-1] == forwards
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("jobs")
 def test_rows_with_equal_first_fields_are_all_shown() -> None:
     Job.objects.filter(state="failed").update(finished_at=NOW)
@@ -62,6 +64,7 @@ def test_rows_with_equal_first_fields_are_all_shown() -> None:
     assert len(seen) == 4
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("jobs")
 def test_a_page_whose_rows_were_deleted_is_the_first_page() -> None:
     rows = Job.objects.order_by("-id")
@@ -70,7 +73,6 @@ def test_a_page_whose_rows_were_deleted_is_the_first_page() -> None:
     assert cut(rows, size=5, after=last.id).rows == list(rows[:5])
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize(
     ("address", "key"),
@@ -87,6 +89,7 @@ def test_an_invalid_key_redirects_to_the_first_page(boss: Client, address: str, 
         assert boss.get(page, {name: key})["Location"] == f"{page}?e=1"
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_pages_keep_the_lists_filter_and_order(boss: Client) -> None:
     page = reverse("admin:jobs_job_changelist")
@@ -96,6 +99,7 @@ def test_pages_keep_the_lists_filter_and_order(boss: Client) -> None:
     assert len(expected) > 50
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_filtering_and_searching_start_at_the_first_page(boss: Client) -> None:
     first = boss.get(reverse("admin:jobs_job_changelist")).context["cl"]
@@ -107,6 +111,7 @@ def test_filtering_and_searching_start_at_the_first_page(boss: Client) -> None:
     assert "after=" not in listed.get_query_string({"model": "zimg"})
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_lists_run_no_count_query(boss: Client) -> None:
     for name in ("jobs_job", "admin_ui_deadletter", "jobs_attempt", "jobs_event", "jobs_callback"):
@@ -115,7 +120,6 @@ def test_lists_run_no_count_query(boss: Client) -> None:
         assert not [query["sql"] for query in asked if "COUNT(" in query["sql"]]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.usefixtures("filled")
 def test_a_list_offers_no_select_all_across_pages(boss: Client) -> None:
     """The page of bulk actions, which counts first and works in steps, is for that."""

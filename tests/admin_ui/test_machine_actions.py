@@ -15,7 +15,7 @@ from .conftest import FakePorts
 from .rows import fill
 from .test_confirm_actions import fields_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 LIST = "admin:gpus_server_changelist"
 BOX = ["flux-server-1", "zimg-server-1"]
 

@@ -21,7 +21,7 @@ from .conftest import FakePorts
 from .rows import fill
 
 HISTORY = [Job, DeadLetter, Attempt, Event, Callback, CallbackTry]
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 def name(model: type[Model]) -> str:

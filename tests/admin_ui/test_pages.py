@@ -52,13 +52,11 @@ def walked(client: Client, address: str) -> list[Any]:
     return rows
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("model", OURS, ids=name)
 def test_every_model_has_a_page(model: type[Model]) -> None:
     assert admin.site.is_registered(model)
 
 
-@pytest.mark.sqlite_only
 def test_headings_are_correct_plurals(viewer: Client) -> None:
     for model in OURS:
         plural = str(model._meta.verbose_name_plural)
@@ -68,7 +66,6 @@ def test_headings_are_correct_plurals(viewer: Client) -> None:
     assert "Processs" not in page
 
 
-@pytest.mark.sqlite_only
 def test_a_fleet_without_a_row_has_the_first_index_layout(viewer: Client) -> None:
     list_of_layouts = reverse("admin:gpus_fleetindex_changelist")
     Pool.objects.create(name="video", fleet="east")
@@ -78,7 +75,7 @@ def test_a_fleet_without_a_row_has_the_first_index_layout(viewer: Client) -> Non
     assert "east: layout" not in viewer.get(list_of_layouts).content.decode()
 
 
-@pytest.mark.parametrize("user", ["boss", pytest.param("viewer", marks=pytest.mark.sqlite_only)])
+@pytest.mark.parametrize("user", [pytest.param("boss", marks=pytest.mark.database), "viewer"])
 def test_every_list_and_page_answers_with_few_queries(
     user: str, request: pytest.FixtureRequest, subtests: pytest.Subtests
 ) -> None:
@@ -120,6 +117,7 @@ def test_a_list_needs_no_more_queries_for_more_rows(boss: Client) -> None:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_a_list_does_not_read_payloads_and_results(boss: Client) -> None:
     for model, heavy in (
@@ -133,6 +131,7 @@ def test_a_list_does_not_read_payloads_and_results(boss: Client) -> None:
         assert not [query["sql"] for query in asked if heavy in query["sql"]]
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_a_list_counts_a_bounded_number_of_rows() -> None:
     with CaptureQueriesContext(connection) as asked:
@@ -140,6 +139,7 @@ def test_a_list_counts_a_bounded_number_of_rows() -> None:
     assert f"LIMIT {COUNT_UP_TO}" in asked[0]["sql"]
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_jobs_are_found_by_model_tenant_or_tag(boss: Client, subtests: pytest.Subtests) -> None:
     page = reverse("admin:jobs_job_changelist")
@@ -148,6 +148,7 @@ def test_jobs_are_found_by_model_tenant_or_tag(boss: Client, subtests: pytest.Su
             assert len(walked(boss, f"{page}?q={term}")) == found
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_a_job_is_found_by_its_id_in_any_case(boss: Client) -> None:
     job = Job.objects.order_by("id")[100]
@@ -155,6 +156,7 @@ def test_a_job_is_found_by_its_id_in_any_case(boss: Client) -> None:
     assert [row.id for row in answer.context["cl"].result_list] == [job.id]
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_filters_select_rows(boss: Client, subtests: pytest.Subtests) -> None:
     for model, query, found in (
@@ -174,6 +176,7 @@ def test_filters_select_rows(boss: Client, subtests: pytest.Subtests) -> None:
             assert len(walked(boss, reverse(f"admin:{model}_changelist") + "?" + query)) == found
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_a_jobs_page_shows_its_history_and_escapes_clients_texts(boss: Client) -> None:
     job = Job.objects.filter(state="failed").order_by("id")[0]
@@ -184,6 +187,7 @@ def test_a_jobs_page_shows_its_history_and_escapes_clients_texts(boss: Client) -
         assert shown in page
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("filled")
 def test_a_huge_result_is_shortened_with_a_note(boss: Client) -> None:
     job = Job.objects.filter(state="completed").order_by("id")[0]
@@ -205,6 +209,7 @@ def test_dismissed_jobs_are_not_dead_letters(boss: Client) -> None:
     assert first.id not in ids
 
 
+@pytest.mark.database
 def test_a_tag_search_does_not_show_a_job_twice(boss: Client) -> None:
     fill(jobs=6)
     job = Job.objects.order_by("id")[0]
@@ -214,12 +219,14 @@ def test_a_tag_search_does_not_show_a_job_twice(boss: Client) -> None:
     assert len(ids) == len(set(ids)) == 2
 
 
+@pytest.mark.database
 def test_the_index_and_the_sidebar_show_only_permitted_pages(viewer: Client) -> None:
     page = viewer.get(reverse("admin:index")).content.decode()
     assert reverse("admin:jobs_job_changelist") in page
     assert reverse("admin:auth_user_changelist") not in page
 
 
+@pytest.mark.database
 def test_the_index_has_the_sidebars_names_and_every_page(boss: Client) -> None:
     answer = boss.get(reverse("admin:index"))
     listed = answer.context["app_list"]
@@ -242,6 +249,7 @@ def test_without_a_session_a_page_redirects_to_the_login(client: Client) -> None
     assert "login" in answer["Location"]
 
 
+@pytest.mark.database
 def test_a_login_without_next_leads_to_the_overview(client: Client, django_user_model: Any) -> None:
     django_user_model.objects.create_superuser("ada", password="secret")
     page = reverse("admin:login")
@@ -249,7 +257,6 @@ def test_a_login_without_next_leads_to_the_overview(client: Client, django_user_
     assert (answer.status_code, answer["Location"]) == (302, reverse("admin:index"))
 
 
-@pytest.mark.sqlite_only
 def test_lists_of_records_explain_their_rows(viewer: Client) -> None:
     for name in ("jobs_attempt", "jobs_purgeledger", "gpus_quarantinedslot", "gpus_fleetindex"):
         answer = viewer.get(reverse(f"admin:{name}_changelist"))
@@ -258,6 +265,7 @@ def test_lists_of_records_explain_their_rows(viewer: Client) -> None:
         assert html.escape(about) in answer.content.decode()
 
 
+@pytest.mark.database
 def test_a_filter_by_a_number_that_no_column_holds_is_no_error(boss: Client) -> None:
     """SQLite raises OverflowError for a reference to such a row, PostgreSQL finds none."""
     for address in ("jobs_job", "jobs_apikey", "workflows_workflow"):  # by key, and two with numbered pages
@@ -267,6 +275,7 @@ def test_a_filter_by_a_number_that_no_column_holds_is_no_error(boss: Client) -> 
         assert is_refused or (answer.status_code == 200 and not answer.context["cl"].result_list)
 
 
+@pytest.mark.database
 def test_an_address_with_a_text_that_is_no_id_is_no_error(boss: Client) -> None:
     for model in admin.site._registry:
         answer = boss.get(reverse(f"admin:{name(model)}_change", args=["inf"]))

@@ -21,7 +21,7 @@ from jobs.reports.rollups import BEGINNING, BOUNDS_SECONDS, EVER, HOUR
 from .conftest import FakePorts
 from .rows import NOW, fill
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

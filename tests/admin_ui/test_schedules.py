@@ -15,7 +15,7 @@ from workflows.schedules.models import Firing, Schedule
 
 from .rows import fill
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only, pytest.mark.usefixtures("some", "fake_ports")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "fake_ports")]
 
 
 @pytest.fixture

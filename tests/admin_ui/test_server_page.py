@@ -36,7 +36,7 @@ from tests.admin_ui.forms import server_form
 from tests.admin_ui.rows import fill
 from tests.gpus.reports.test_fleet import view
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 NAME = "flux-server-1"
 
 

@@ -101,7 +101,6 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 def test_every_expression_of_unfolds_templates_is_supported_or_replaced(web_browser: WebBrowser) -> None:
     """An update of unfold may add one that Alpine's CSP build can't parse: add it to strict.js."""
     rewritten = re.findall(
@@ -145,7 +144,6 @@ inline styles and scripts in all pages."""
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 def test_no_kind_of_page_violates_the_policy(web_browser: WebBrowser) -> None:
     fill(jobs=6)
     group = Group.objects.create(name="some")
@@ -166,7 +164,6 @@ def open_up(visit: Visit, path: str) -> Any:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 def test_unfolds_alpine_features_work(web_browser: WebBrowser) -> None:
     fill(jobs=6)
     boss = User.objects.create_superuser("boss", password="correct horse")
@@ -198,7 +195,6 @@ def test_unfolds_alpine_features_work(web_browser: WebBrowser) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 def test_the_api_documentation_works_under_the_policy(web_browser: WebBrowser) -> None:
     with web_browser.visit() as visit:
         page = visit.go("/api/v1/docs")
@@ -208,7 +204,6 @@ def test_the_api_documentation_works_under_the_policy(web_browser: WebBrowser) -
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 def test_a_script_inside_a_page_does_not_run(web_browser: WebBrowser) -> None:
     """The browser enforces the policy, so the other tests would see violations."""
     with web_browser.visit() as visit:

@@ -26,6 +26,8 @@ from foundation.ids import new_id
 from jobs.ports import Ports
 from tests.support.fakes import make_ports
 
+pytestmark = pytest.mark.database
+
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 NEW = {"created_at": NOW, "expires_at": NOW + timedelta(days=1)}
 
@@ -138,7 +140,6 @@ def test_merged_changes_are_one_row_with_their_sum(monkeypatch: pytest.MonkeyPat
     assert len(queries) == 1, "a tenant with one row is left alone"
 
 
-@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_savers_removers_and_mergers_at_the_same_time_lose_and_double_no_byte() -> None:
     def save(first: int) -> None:
@@ -171,7 +172,6 @@ def test_savers_removers_and_mergers_at_the_same_time_lose_and_double_no_byte() 
     assert ByteChange.objects.get().bytes == sum_of_rows(7)
 
 
-@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_a_merger_leaves_changes_that_another_one_is_merging() -> None:
     if connection.vendor != "postgresql":
@@ -193,7 +193,6 @@ def test_a_merger_leaves_changes_that_another_one_is_merging() -> None:
         assert used_bytes(7) == 40
 
 
-@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_the_migration_counts_the_artifacts_that_are_there() -> None:
     loader = MigrationLoader(connection)
@@ -212,7 +211,6 @@ def test_the_migration_counts_the_artifacts_that_are_there() -> None:
     assert (used_bytes(7), used_bytes(8), ByteChange.objects.count()) == (65, 40, 3)
 
 
-@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_a_later_migration_can_repeat_the_operation_which_corrects_the_sums() -> None:
     artifact(1, 60).save()
@@ -224,7 +222,6 @@ def test_a_later_migration_can_repeat_the_operation_which_corrects_the_sums() ->
     assert (used_bytes(7), used_bytes(8)) == (63, 0)
 
 
-@pytest.mark.database
 @pytest.mark.django_db
 def test_a_role_that_may_write_artifacts_needs_no_right_to_the_changes() -> None:
     """Rights were given before the upgrade that brought them."""

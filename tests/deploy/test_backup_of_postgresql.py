@@ -17,6 +17,8 @@ from dispatcher_project.supervisor.restore import restore
 from jobs.domain.states import JobState
 from tests.support.factories import make_job
 
+pytestmark = pytest.mark.database
+
 KEY = {"DJANGO_SECRET_KEY": "k" * 50}
 
 
@@ -39,7 +41,6 @@ def _url(database: str) -> str:
     return f"postgresql://{one['USER']}:{one['PASSWORD'] or 'x'}@{host}/{database}"
 
 
-@pytest.mark.database
 def test_postgresql_is_restored_into_another_database(empty_database: str, tmp_path: Path) -> None:
     job = make_job(state=JobState.QUEUED)
     ours = {**KEY, "DATABASE_URL": f"{_url(connection.settings_dict['NAME'])}?prepare_threshold=none"}

@@ -29,6 +29,8 @@ from tests.jobs.sweeps.test_generation import rebuild
 from tests.support.laws import assert_laws
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.database
+
 __all__ = ["world"]
 KEY = {"DJANGO_SECRET_KEY": settings.SECRET_KEY}
 BEFORE, AFTER = 20, 5
@@ -91,7 +93,6 @@ def work_off(world: World) -> None:
         end(world, following)
 
 
-@pytest.mark.database
 def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_and_ended(
     elsewhere: str, world: World, tmp_path: Path
 ) -> None:

@@ -52,7 +52,6 @@ def check(expression: str, served: dict[str, set[str]]) -> set[str]:
     return labels
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], served: dict[str, set[str]]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
@@ -68,7 +67,6 @@ def test_alerts_are_named_once() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES) > 10
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 def test_a_panel_queries_existing_metrics(panel: dict[str, Any], served: dict[str, set[str]]) -> None:
     assert panel["datasource"]["uid"] == "${datasource}", "whatever Prometheus the importer chooses"
@@ -77,6 +75,7 @@ def test_a_panel_queries_existing_metrics(panel: dict[str, Any], served: dict[st
         assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels
 
 
+@pytest.mark.database
 def test_the_dashboard_shows_every_metric_and_no_panel_covers_another(served: dict[str, set[str]]) -> None:
     asked = {
         metric

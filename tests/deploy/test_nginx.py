@@ -25,7 +25,6 @@ from tests.support.sockets import until_closed
 from .proxied import NGINX, Proxy, configuration, proxy
 
 __all__ = ["redis_url", "tenant", "web"]
-pytestmark = [pytest.mark.sqlite_only]
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx on this machine")
 DEFAULTS = DispatcherSettings()
 

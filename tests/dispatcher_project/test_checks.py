@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark.expression import Expression
 
 from dispatcher_project import checks
 from dispatcher_project.checks import (
     _PYTEST_SUMMARY,
     DATABASE_VARIABLE,
-    ON_POSTGRESQL,
-    ONLY_ON_SQLITE,
     Outcome,
     pytest_command,
     summary,
 )
 from dispatcher_project.supervisor.data_folder import ROOT
 from tests import conftest
-from tests.jobs.api.test_openapi import test_the_running_app_keeps_the_contract as generated_requests
 
 
 def test_the_summary_ends_with_pytests_own_lines_and_the_verdict() -> None:
@@ -125,22 +121,20 @@ print('.', flush=True)
     assert started == [(False, False), (True, is_first)]
 
 
-def test_generated_requests_run_on_sqlite_only() -> None:
-    marked = {mark.name for mark in generated_requests.pytestmark}
-    chosen = Expression.compile(ON_POSTGRESQL)
-    assert not chosen.evaluate(lambda name, **_: name in marked)
-    assert chosen.evaluate(lambda name, **_: False), "tests without a mark run on both"
-    assert chosen.evaluate(lambda name, **_: name in {"scenario", "database"})
+def test_postgresql_gets_the_files_with_a_marked_test_and_runs_only_those_tests() -> None:
+    files = checks.marked_files()
+    assert "tests/foundation/database/test_statements.py" in files, "marked as a whole"
+    assert "tests/jobs/api/test_write_lock.py" in files, "has one marked test"
+    assert "tests/jobs/domain/test_retry.py" not in files
+    assert all((ROOT / file).is_file() for file in files)
 
 
-def test_paths_left_out_on_postgresql_exist_and_need_no_database() -> None:
-    """A path that was renamed would come back unseen, and a test of one database's own ways be lost."""
-    for path in map(ROOT.joinpath, ONLY_ON_SQLITE):
-        assert path.exists(), path
-        for file in path.rglob("test_*.py") if path.is_dir() else [path]:
-            text = file.read_text()
-            assert "connection.vendor" not in text, file
-            assert "mark.database" not in text, file
+def test_a_test_of_one_databases_own_ways_runs_on_both() -> None:
+    """Without the mark its part for PostgreSQL would run nowhere."""
+    marked = set(checks.marked_files())
+    for file in set((ROOT / "tests").rglob("test_*.py")) - {Path(__file__)}:
+        name = str(file.relative_to(ROOT))
+        assert name in marked or "connection.vendor" not in file.read_text(), name
 
 
 class Item:

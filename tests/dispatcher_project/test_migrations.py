@@ -14,7 +14,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models.fields import NOT_PROVIDED
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 OURS = {"artifacts", "gpus", "jobs", "schedules", "workflows"}
 ONLY_NEW_CODE_INSERTS = {("workflows", "0002_run_keys", "run", "fingerprint")}
 """The table was new in the release that added the column."""

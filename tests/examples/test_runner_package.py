@@ -24,7 +24,7 @@ from tests.support.fake_leases import FakeLeases
 from tests.support.shop import open_shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

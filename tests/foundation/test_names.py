@@ -13,6 +13,7 @@ from jobs.models import Tenant
 from jobs.operations.tenants import create_tenant
 
 
+@pytest.mark.database
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["acme\n", "acme\r\n", "\nacme", "ac\nme", "", "-acme", "a" * 65])
 def test_an_invalid_name_is_refused(text: str) -> None:

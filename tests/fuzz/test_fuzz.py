@@ -30,7 +30,6 @@ PARSERS = [*gpu_servers.PARSERS, *api.PARSERS, *client.PARSERS, *configuration.P
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 def test_a_parser_raises_only_declared_errors(parser: Parser) -> None:
     slowest, count, before = 0.0, 0, _most_kilobytes()

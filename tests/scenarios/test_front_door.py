@@ -29,7 +29,7 @@ from tests.support.system.judges import Judge
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.scenario, pytest.mark.database]
+pytestmark = pytest.mark.scenario
 
 PROMISED_SECONDS = 3.5
 BOUND_SECONDS = 15.0
@@ -179,7 +179,6 @@ def finish(system: System, job_ids: list[str]) -> None:
 Outage = Callable[[System], Any]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "outage",
     [
@@ -209,6 +208,7 @@ def assert_all_turned_away(answers: list[Answered], code: str) -> None:
         assert answer.seconds < BOUND_SECONDS
 
 
+@pytest.mark.database
 def test_without_its_database_nothing_is_accepted_and_everybody_told_so(
     system: System, judge: Judge, tmp_path: Path
 ) -> None:
@@ -230,6 +230,7 @@ def test_without_its_database_nothing_is_accepted_and_everybody_told_so(
     finish(system, _ids(judge))
 
 
+@pytest.mark.database
 @pytest.mark.skipif(not DATABASE_SERVER, reason="SQLite gives up on a lock by itself")
 def test_a_database_that_hangs_is_not_waited_for(system: System, judge: Judge) -> None:
     """More clients than threads: those who get none are told as soon as those who hang."""
@@ -247,6 +248,7 @@ def test_a_database_that_hangs_is_not_waited_for(system: System, judge: Judge) -
     finish(system, ids)
 
 
+@pytest.mark.database
 def test_a_client_that_retries_through_all_of_it_has_one_job(
     system: System, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +277,7 @@ def test_a_client_that_retries_through_all_of_it_has_one_job(
     finish(system, _ids(judge))
 
 
+@pytest.mark.database
 def test_submits_that_a_web_process_took_with_it_are_one_job_each(
     system: System, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from tests.support.system.judges import Judge
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.scenario, pytest.mark.database]
+pytestmark = pytest.mark.scenario
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,7 @@ def receiver() -> Iterator[Receiver]:
     receiver.close()
 
 
+@pytest.mark.database
 def test_a_submit_that_the_web_died_over_is_the_same_job_when_it_comes_again(
     system: System, judge: Judge, commit_killer: CommitKiller
 ) -> None:
@@ -60,10 +61,10 @@ def test_a_submit_that_the_web_died_over_is_the_same_job_when_it_comes_again(
 @pytest.mark.parametrize(
     ("mode", "state", "states"),
     [
-        ("sync", "sent", ["lost", "completed"]),
-        pytest.param("sync", "completed", ["completed"], marks=pytest.mark.sqlite_only),
-        pytest.param("async", "waiting", ["completed"], marks=pytest.mark.sqlite_only),
-        ("async", "completed", ["completed"]),
+        pytest.param("sync", "sent", ["lost", "completed"], marks=pytest.mark.database),
+        ("sync", "completed", ["completed"]),
+        ("async", "waiting", ["completed"]),
+        pytest.param("async", "completed", ["completed"], marks=pytest.mark.database),
     ],
 )
 def test_a_start_and_an_end_that_the_worker_died_over_stand_once(
@@ -98,6 +99,7 @@ def test_a_start_and_an_end_that_the_worker_died_over_stand_once(
     server.assert_never_full()
 
 
+@pytest.mark.database
 def test_a_delivery_that_the_callbacks_worker_died_over_is_not_repeated(
     system: System,
     judge: Judge,

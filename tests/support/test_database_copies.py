@@ -12,7 +12,7 @@ from dispatcher_project.settings.base import database
 from tests.support.database_copies import MIGRATED, copy_to_file
 from tests.support.system.running import drop_database, own_database
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def migrations(connection: BaseDatabaseWrapper) -> set[tuple[str, str]]:

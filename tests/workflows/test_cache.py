@@ -17,7 +17,7 @@ from workflows.domain.states import RunState
 from workflows.models import CachedOutput, Node, Run
 from workflows.sweeps import old_runs
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def cached(**more: Any) -> dict[str, Any]:
@@ -52,7 +52,6 @@ def test_the_same_content_runs_once(theatre: Theatre) -> None:
     assert second.node_states == {"a": "completed", "b": "completed"}
 
 
-@pytest.mark.sqlite_only
 def test_other_content_another_configuration_and_another_tenant_run_anew(theatre: Theatre) -> None:
     ran(theatre, 0)
     ran(theatre, 0.001)
@@ -81,6 +80,7 @@ def test_a_result_that_is_too_old_erased_or_removed_is_not_taken(theatre: Theatr
     assert Job.objects.count() == 4
 
 
+@pytest.mark.database
 def test_a_result_whose_artifact_is_gone_is_not_taken(theatre: Theatre) -> None:
     run = ran(theatre)
     artifact = Artifact.objects.create(
@@ -95,6 +95,7 @@ def test_a_result_whose_artifact_is_gone_is_not_taken(theatre: Theatre) -> None:
     assert Job.objects.count() == 2
 
 
+@pytest.mark.database
 def test_a_result_that_names_an_artifact_of_another_tenant_is_not_taken(theatre: Theatre) -> None:
     """A use of it by the run would keep it there, also from its erasure."""
     run = ran(theatre)
@@ -108,7 +109,6 @@ def test_a_result_that_names_an_artifact_of_another_tenant_is_not_taken(theatre:
     assert not ArtifactUse.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_a_map_takes_cached_results_of_its_children_in_order(theatre: Theatre) -> None:
     each = {
         "nodes": {

@@ -28,7 +28,7 @@ from workflows.models import Run
 from workflows.sweeps import old_runs, stalled_runs
 
 __all__ = ["loopback_allowed", "receiver"]
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"a": model(payload={"echo": {"$ref": "inputs.x"}})}
 DEFINITION = {"nodes": NODES, "output": {"said": {"$ref": "a.echo"}}}
 FAILING = {"nodes": {"a": model(payload={"fault": {"$ref": "inputs.fault"}})}}
@@ -66,6 +66,7 @@ def test_each_round_has_its_own_callback(theatre: Theatre) -> None:
     assert bodies[0]["error"]["node"] == "a"
 
 
+@pytest.mark.database
 def test_a_second_callback_of_a_round_is_impossible(theatre: Theatre) -> None:
     run = ended(theatre, "https://hooks.example.com/")
     again = callback_for(run, RunEnd(RunState.COMPLETED), None, now=timezone.now())
@@ -94,6 +95,7 @@ def test_a_run_does_not_end_without_its_callback(theatre: Theatre, monkeypatch: 
     assert Callback.objects.count() == 1
 
 
+@pytest.mark.database
 def test_a_stalled_run_gets_its_callback(theatre: Theatre) -> None:
     theatre.keeps_laws = False  # no node ends
     run = theatre.start(DEFINITION, {"x": 1}, callback_url="https://hooks.example.com/")
@@ -111,6 +113,7 @@ def test_an_address_that_must_not_be_called_starts_no_run(theatre: Theatre) -> N
     assert not Run.objects.exists()
 
 
+@pytest.mark.database
 def test_old_runs_go_with_their_callbacks_once_these_were_sent(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +128,7 @@ def test_old_runs_go_with_their_callbacks_once_these_were_sent(
     assert not Callback.objects.exists()
 
 
+@pytest.mark.database
 def test_erasing_a_run_erases_its_callbacks(theatre: Theatre) -> None:
     run = ended(theatre, "https://hooks.example.com/")
     assert "a secret" in Callback.objects.get().body

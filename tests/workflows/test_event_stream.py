@@ -23,7 +23,7 @@ from workflows import event_stream, operations
 from workflows.event_stream import PLACE, Place, RunReader, RunStreamEvent
 from workflows.models import Node, Run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 MAP = {"nodes": {"a": {**model(), "map": {"count": 4}}, "b": model(needs=["a"])}}
 
 
@@ -173,6 +173,7 @@ def follow(web: Web, key: str, run: Run, **headers: str) -> requests.Response:
     )
 
 
+@pytest.mark.database
 def test_a_client_follows_a_run_to_its_end_and_reconnects(theatre: Theatre, streamed: Web) -> None:
     _, key = create_key(theatre.tenant)
     run = theatre.start(
@@ -197,6 +198,7 @@ def test_a_client_follows_a_run_to_its_end_and_reconnects(theatre: Theatre, stre
     assert follow(streamed, key, run, **{"Last-Event-ID": "x"}).status_code == 400
 
 
+@pytest.mark.database
 def test_a_stream_goes_on_after_the_first_event_of_a_new_database(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from workflows.reports.explain import explain_run
 from workflows.reports.graph import graph_of, plan_of
 from workflows.sweeps import cancelling_runs, stalled_runs, unread_notices
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 LONG = timedelta(hours=1)
 
 
@@ -106,7 +106,6 @@ def swept_to_end(run: Run, theatre: Theatre) -> Run:
     return run
 
 
-@pytest.mark.sqlite_only
 def test_a_failed_step_is_tried_again_after_growing_pauses(theatre: Theatre, poison: Poison) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     poison.run_ids = {run.id}
@@ -153,6 +152,7 @@ def test_only_failures_in_a_row_count(theatre: Theatre, poison: Poison) -> None:
     assert timezone.now() - run.failing_since < LONG / 2
 
 
+@pytest.mark.database
 def test_a_run_is_given_up_after_so_many_failures_over_so_many_seconds(
     theatre: Theatre, poison: Poison, settings: Any
 ) -> None:
@@ -197,6 +197,7 @@ def test_a_run_is_given_up_after_so_many_failures_over_so_many_seconds(
     theatre.until(parent, lambda: parent.state == RunState.COMPLETED)
 
 
+@pytest.mark.database
 def test_the_jobs_of_a_run_that_is_given_up_are_cancelled(
     theatre: Theatre, poison: Poison, settings: Any
 ) -> None:
@@ -214,6 +215,7 @@ def test_the_jobs_of_a_run_that_is_given_up_are_cancelled(
     assert Callback.objects.count() == 1
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("broken", ["step", "definition"])
 def test_a_run_whose_step_raises_can_be_cancelled(
     theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -234,6 +236,7 @@ def test_a_run_whose_step_raises_can_be_cancelled(
     assert not Job.objects.filter(finished_at=None).exists()
 
 
+@pytest.mark.database
 def test_a_run_whose_step_raises_fails_at_its_deadline(theatre: Theatre, poison: Poison) -> None:
     run = theatre.start({"nodes": {"a": model()}}, deadline_seconds=0.001)
     poison.run_ids = {run.id}
@@ -241,6 +244,7 @@ def test_a_run_whose_step_raises_fails_at_its_deadline(theatre: Theatre, poison:
     assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
 
 
+@pytest.mark.database
 def test_a_cancelled_run_does_not_end_before_its_jobs_have(theatre: Theatre, poison: Poison) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     theatre.advance(run)
@@ -279,6 +283,7 @@ def test_a_run_whose_step_raises_does_not_keep_others_from_advancing(
     assert len(due.queue) == 0
 
 
+@pytest.mark.database
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite stores the value")
 def test_a_value_that_the_database_refuses_fails_the_step_of_its_run_alone(
     theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch
@@ -316,7 +321,6 @@ def test_a_run_whose_step_raises_costs_the_others_no_transaction(
     assert written == [3]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "error",
     [OperationalError("locked"), ProgrammingError("no such column"), StoreUnavailable("away"), OSError()],
@@ -334,6 +338,7 @@ def test_an_outage_does_not_count_as_a_failed_step(
     assert theatre.to_end(run).state == RunState.COMPLETED
 
 
+@pytest.mark.database
 def test_a_failing_run_is_not_stalled(theatre: Theatre, poison: Poison) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     Run.objects.update(created_at=run.created_at - LONG)
@@ -343,6 +348,7 @@ def test_a_failing_run_is_not_stalled(theatre: Theatre, poison: Poison) -> None:
     assert (run.state, run.step_failures) == (RunState.RUNNING, 1)
 
 
+@pytest.mark.database
 def test_a_given_up_run_keeps_the_items_and_answers_that_it_has(
     theatre: Theatre, poison: Poison, settings: Any
 ) -> None:

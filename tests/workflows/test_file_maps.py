@@ -24,7 +24,7 @@ from workflows.execution import json_lines, writes
 from workflows.models import MapFile, MapState, Node, Run
 from workflows.sweeps import unread_notices
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 JSONL = "application/x-ndjson"
 
 
@@ -64,20 +64,17 @@ def ended(theatre: Theatre, data: bytes, content_type: str = JSONL, **more: Any)
     return theatre.to_end(theatre.start(over(**more), ref(artifact.pk)))
 
 
-@pytest.mark.sqlite_only
 def test_each_line_is_an_item_in_order(theatre: Theatre) -> None:
     run = ended(theatre, lines(*({"n": number * 10} for number in range(7))), max_parallel=3)
     assert (run.state, run.output) == (RunState.COMPLETED, [[n, n * 10] for n in range(7)]), run.error_message
     assert MapFile.objects.get().items == MapState.objects.get().total == 7
 
 
-@pytest.mark.sqlite_only
 def test_a_file_without_items_completes_at_once(theatre: Theatre) -> None:
     run = ended(theatre, b"\n\n")
     assert (run.state, run.output) == (RunState.COMPLETED, [])
 
 
-@pytest.mark.sqlite_only
 def test_an_earlier_node_may_name_the_file(theatre: Theatre) -> None:
     artifact = upload(theatre, lines({"n": 1}, {"n": 2}))
     definition = over({"$ref": "list.files[0]"})
@@ -89,7 +86,6 @@ def test_an_earlier_node_may_name_the_file(theatre: Theatre) -> None:
     assert (run.state, run.output) == (RunState.COMPLETED, [[0, 1], [1, 2]])
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("data", "content_type", "code", "why"),
     [
@@ -112,7 +108,6 @@ def test_a_file_that_can_not_be_the_list_fails_the_map_before_any_job(  # noqa: 
     assert not Job.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_a_file_of_another_tenant_is_not_there(theatre: Theatre) -> None:
     artifact = upload(theatre, lines(1), tenant_id=10**6)
     run = theatre.to_end(theatre.start(over(), ref(artifact.pk)))
@@ -151,7 +146,6 @@ def test_reading_goes_on_where_it_was_after_a_crash(
     assert run.output == [[n, n] for n in range(10)]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.usefixtures("small_steps")
 def test_a_run_is_cancelled_while_its_file_is_read(theatre: Theatre) -> None:
     artifact = upload(theatre, lines(*({"n": number} for number in range(10))))
@@ -167,6 +161,7 @@ def test_a_run_is_cancelled_while_its_file_is_read(theatre: Theatre) -> None:
     assert not Job.objects.exists()
 
 
+@pytest.mark.database
 def test_the_file_stays_while_the_run_lives(theatre: Theatre) -> None:
     artifact = upload(theatre, lines({"n": 1}, {"n": 2}))
     definition = over(ref(artifact.pk), max_parallel=1)
@@ -180,7 +175,6 @@ def test_the_file_stays_while_the_run_lives(theatre: Theatre) -> None:
     assert theatre.to_end(run).output == [[0, 1], [1, 2]]
 
 
-@pytest.mark.sqlite_only
 def test_a_file_that_vanishes_meanwhile_fails_the_items_that_have_not_started(theatre: Theatre) -> None:
     artifact = upload(theatre, lines(*({"n": number} for number in range(4))))
     run = theatre.start(over(max_parallel=1, fail_at=4), ref(artifact.pk))
@@ -192,6 +186,7 @@ def test_a_file_that_vanishes_meanwhile_fails_the_items_that_have_not_started(th
     theatre.keeps_laws = False  # its items can't be read
 
 
+@pytest.mark.database
 def test_a_restart_runs_the_failed_lines_again(theatre: Theatre) -> None:
     definition = over()
     definition["nodes"]["all"]["payload"] = {
@@ -209,6 +204,7 @@ def test_a_restart_runs_the_failed_lines_again(theatre: Theatre) -> None:
     ) == [*(1, 3)]
 
 
+@pytest.mark.database
 def test_items_beyond_the_first_group_are_found(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
     from workflows.execution import file_maps
 

@@ -14,7 +14,7 @@ from workflows import operations
 from workflows.metrics import collect
 from workflows.models import Run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def samples(theatre: Theatre, *, name_tenants: bool = True) -> dict[str, float]:
@@ -49,6 +49,7 @@ def test_runs_nodes_steps_and_waits_are_counted(theatre: Theatre) -> None:
     assert not any("{w," in name for name in samples(theatre, name_tenants=False))
 
 
+@pytest.mark.database
 def test_counts_are_kept_while_the_database_is_away(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from workflows import operations
 from workflows.domain.states import RunState
 from workflows.models import Node, Run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 SLOTS = {"gpu-1": 4, "gpu-2": 1}
 
 
@@ -82,7 +82,6 @@ def run_chain(theatre: Theatre, definition: dict[str, Any]) -> tuple[str, str]:
     return server_of(run, "a"), server_of(run, "b")
 
 
-@pytest.mark.sqlite_only
 def test_of_idle_servers_the_one_where_the_other_node_ran_takes_the_job(servers: Theatre) -> None:
     plain = [run_chain(servers, chain()) for _ in range(5)]
     assert any(first != second for first, second in plain), "without it the slots take turns"
@@ -91,7 +90,6 @@ def test_of_idle_servers_the_one_where_the_other_node_ran_takes_the_job(servers:
     assert all(first == second for first, second in near)
 
 
-@pytest.mark.sqlite_only
 def test_a_busy_near_server_does_not_keep_the_job_from_an_idle_one(servers: Theatre) -> None:
     while server_of(run := started(servers, chain(near="a")), "a") != "gpu-2":
         pass
@@ -108,6 +106,7 @@ def test_a_busy_near_server_does_not_keep_the_job_from_an_idle_one(servers: Thea
     thread.join(30)
 
 
+@pytest.mark.database
 def test_each_item_of_a_map_is_near_the_same_item_of_another_map(servers: Theatre) -> None:
     run = servers.start(
         {

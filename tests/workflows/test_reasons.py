@@ -17,7 +17,7 @@ from workflows.domain.states import NodeState, RunState
 from workflows.execution.reasons import MAX_REASON, reason_of
 from workflows.models import Node, Run, RunEvent
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 FAULT = {"fault": "fail"}
 FAILED = "run_failed: The model failed with RuntimeError."
 """As tenants read it: without the text of the model's code."""
@@ -65,7 +65,6 @@ def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
     assert run.error_message.startswith(f"below failed: node_failed: deep failed: {FAILED}")
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("nodes", "node"),
     [

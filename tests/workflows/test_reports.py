@@ -20,7 +20,7 @@ from workflows.reports.explain import RunReason, explain_run
 from workflows.reports.forecast import forecast, longest_path
 from workflows.reports.graph import graph_of, plan_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def reasons(theatre: Theatre, run: Run) -> dict[str, RunReason]:
@@ -29,6 +29,7 @@ def reasons(theatre: Theatre, run: Run) -> dict[str, RunReason]:
     return {one.node: one for one in explain_run(run, plan, graph_of(run, plan), theatre.ports)}
 
 
+@pytest.mark.database
 def test_a_run_names_what_each_node_waits_for(theatre: Theatre) -> None:
     theatre.put("child", {"nodes": {"s": {"signal": {"name": "go"}}}})
     run = theatre.start(
@@ -86,6 +87,7 @@ def test_the_forecast_is_the_longest_path_over_what_is_left(theatre: Theatre) ->
     assert 255 < later.seconds <= 260, "60 s are left of a"
 
 
+@pytest.mark.database
 def test_a_run_costs_what_the_attempts_of_its_jobs_took(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_the_api_explains_a_run(theatre: Theatre, client: Any) -> None:
     assert body["ends_in"]["answers"] == ["ask"]
 
 
+@pytest.mark.database
 def test_a_restarted_map_counts_what_it_kept(theatre: Theatre) -> None:
     faults = [None, "fail", None]
     spec = {

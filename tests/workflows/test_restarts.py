@@ -211,7 +211,6 @@ def test_a_sub_run_that_was_restarted_before_its_parent_saw_its_end_gives_its_ne
     assert run.output == 7
 
 
-@pytest.mark.sqlite_only
 def test_a_restarted_map_keeps_no_items_of_a_list_of_another_length(theatre: Theatre) -> None:
     over = {"$ref": "(run.round == `1` && inputs.first) || inputs.second"}
     each = {

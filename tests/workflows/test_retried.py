@@ -22,7 +22,7 @@ from workflows.execution.retried import end_postponed, postponed_of, take_retrie
 from workflows.models import MapState, Node, Run
 from workflows.sweeps import cancelling_runs, lost_ends
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def faulty(fault: Any = "fail", **more: Any) -> dict[str, Any]:
@@ -76,7 +76,6 @@ def test_the_nodes_after_a_retried_dead_letter_run(theatre: Theatre, repair: Rep
     assert not EndNotice.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_other_failed_nodes_stay_failed(theatre: Theatre, repair: Repair) -> None:
     run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": faulty(), "c": model(needs=["a"])}}))
     letter = Node.objects.get(run=run, key="a").job_id or ""
@@ -87,6 +86,7 @@ def test_other_failed_nodes_stay_failed(theatre: Theatre, repair: Repair) -> Non
     assert Job.objects.filter(state="failed").count() == 1
 
 
+@pytest.mark.database
 def test_a_map_goes_on_once_few_enough_of_its_items_fail(theatre: Theatre, repair: Repair) -> None:
     items = ["fail", None, "fail"]
     spec = {
@@ -111,7 +111,6 @@ def test_a_map_goes_on_once_few_enough_of_its_items_fail(theatre: Theatre, repai
     assert states(run) == {"all": "completed", "next": "completed"}
 
 
-@pytest.mark.sqlite_only
 def test_a_retried_job_without_success_changes_nothing(theatre: Theatre) -> None:
     run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
     [letter] = failed_jobs()
@@ -134,6 +133,7 @@ def test_a_success_whose_hint_was_lost_is_found_by_the_sweep(theatre: Theatre, r
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
 
 
+@pytest.mark.database
 def test_a_success_that_arrives_while_notices_are_deleted_stays(theatre: Theatre, repair: Repair) -> None:
     run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
     repair(*failed_jobs())
@@ -143,7 +143,6 @@ def test_a_success_that_arrives_while_notices_are_deleted_stays(theatre: Theatre
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
 
 
-@pytest.mark.sqlite_only
 def test_in_a_running_run_the_nodes_that_waited_for_it_start(theatre: Theatre, repair: Repair) -> None:
     spec = {
         "nodes": {
@@ -177,6 +176,7 @@ def one_of_three(**more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.database
 def test_in_a_running_run_a_map_goes_on_with_its_other_items(theatre: Theatre, repair: Repair) -> None:
     run = theatre.start(one_of_three())
     theatre.until(run, lambda: states(run)["last"] == "cancelled")
@@ -191,7 +191,6 @@ def test_in_a_running_run_a_map_goes_on_with_its_other_items(theatre: Theatre, r
     assert run.output == {"count": 3}
 
 
-@pytest.mark.sqlite_only
 def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
     theatre: Theatre, repair: Repair
 ) -> None:
@@ -207,7 +206,6 @@ def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
     assert Node.objects.filter(run=run, base="all", state="completed").count() == 4
 
 
-@pytest.mark.sqlite_only
 def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theatre, repair: Repair) -> None:
     """The step has read counts of the map that are old now."""
     run = theatre.start({
@@ -232,6 +230,7 @@ def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theat
     theatre.until(run, lambda: states(run)["all"] == "completed")
 
 
+@pytest.mark.database
 def test_a_sub_run_that_goes_on_lets_its_parent_go_on(theatre: Theatre, repair: Repair) -> None:
     theatre.put("child", {"nodes": {"x": faulty()}})
     run = theatre.to_end(
@@ -258,6 +257,7 @@ def asked_after_a_failure() -> dict[str, Any]:
     }
 
 
+@pytest.mark.database
 def test_a_success_waits_for_the_end_of_a_run_that_has_gone_on_without_it(
     theatre: Theatre, repair: Repair
 ) -> None:
@@ -273,6 +273,7 @@ def test_a_success_waits_for_the_end_of_a_run_that_has_gone_on_without_it(
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
 
 
+@pytest.mark.database
 def test_a_success_that_waited_is_found_by_the_sweep(theatre: Theatre, repair: Repair) -> None:
     """The process may die between the end of the run and the look for such successes."""
     run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
@@ -284,6 +285,7 @@ def test_a_success_that_waited_is_found_by_the_sweep(theatre: Theatre, repair: R
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
 
 
+@pytest.mark.database
 def test_a_success_that_waited_does_not_begin_a_cancelled_run_anew(theatre: Theatre, repair: Repair) -> None:
     run = theatre.start(asked_after_a_failure())
     theatre.until(run, lambda: states(run)["ask"] == "running")
@@ -309,6 +311,7 @@ def test_a_success_of_a_round_before_the_restart_changes_nothing(theatre: Theatr
     assert states(run) == {"a": "failed", "b": "cancelled"}
 
 
+@pytest.mark.database
 def test_the_handler_of_failures_does_not_run_again_for_its_own_success(
     theatre: Theatre, repair: Repair
 ) -> None:
@@ -388,7 +391,6 @@ def test_a_success_that_waited_outlasts_a_restart_of_other_nodes(theatre: Theatr
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
 
 
-@pytest.mark.sqlite_only
 def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
     theatre: Theatre, repair: Repair
 ) -> None:
@@ -409,6 +411,7 @@ def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
     assert MapState.objects.get(node__round=2).first_round == 2
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_sub_run_of_a_cancelled_run_does_not_go_on(
     theatre: Theatre, repair: Repair, has_ended: bool
@@ -449,6 +452,7 @@ def test_a_cancel_reaches_a_retried_dead_letter(theatre: Theatre, repair: Repair
     assert run.state == RunState.CANCELLED
 
 
+@pytest.mark.database
 def test_a_cancel_reaches_a_retried_dead_letter_later_if_redis_was_away(
     theatre: Theatre, repair: Repair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +467,7 @@ def test_a_cancel_reaches_a_retried_dead_letter_later_if_redis_was_away(
     assert Job.objects.get(id=letter).state == "cancelled"
 
 
+@pytest.mark.database
 def test_a_retry_in_a_cancelled_run_is_refused(theatre: Theatre) -> None:
     ask = {"human": {"title": "?", "choose_from": [1]}}
     run = theatre.start({"nodes": {"a": faulty(), "ask": ask}})

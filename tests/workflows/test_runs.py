@@ -24,7 +24,7 @@ from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.writes import Writes
 from workflows.models import Node, Run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_chain_passes_results_from_job_to_job(theatre: Theatre) -> None:
@@ -76,7 +76,6 @@ def test_a_map_runs_a_window_of_jobs_and_joins_their_results(theatre: Theatre) -
     assert most <= 3
 
 
-@pytest.mark.sqlite_only
 def test_a_failed_node_fails_the_run_and_a_restart_runs_only_what_failed(theatre: Theatre) -> None:
     run = theatre.start(
         {
@@ -107,7 +106,6 @@ def test_a_failed_node_fails_the_run_and_a_restart_runs_only_what_failed(theatre
     assert Job.objects.count() == 4  # a once, b twice, c once
 
 
-@pytest.mark.sqlite_only
 def test_a_restarted_map_runs_only_its_failed_items(theatre: Theatre) -> None:
     run = theatre.start(
         {
@@ -158,6 +156,7 @@ def test_a_person_chooses_once(theatre: Theatre) -> None:
     assert (run.state, run.output) == (RunState.COMPLETED, "q")
 
 
+@pytest.mark.database
 def test_a_signal_ends_every_wait_for_it(theatre: Theatre) -> None:
     nodes = {"paid": {"signal": {"name": "paid", "body_schema": {"type": "object", "required": ["sum"]}}}}
     runs = [theatre.start({"nodes": nodes, "output": {"$ref": "paid.sum"}}) for _ in range(2)]
@@ -191,7 +190,6 @@ def test_a_sub_workflow_gives_its_output_to_the_node(theatre: Theatre) -> None:
     assert Run.objects.count() == 4
 
 
-@pytest.mark.sqlite_only
 def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: Theatre) -> None:
     run = theatre.start_recursive({"nodes": {"again": {"workflow": "w"}}})
     theatre.to_end(run)
@@ -200,7 +198,6 @@ def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: The
     assert Node.objects.filter(code="too_deep").count() == 1
 
 
-@pytest.mark.sqlite_only
 def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=10)
     run = theatre.start_recursive({"nodes": {"again": {"workflow": "w", "map": {"count": 6}}}})
@@ -217,7 +214,6 @@ def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatr
     assert Node.objects.filter(code="too_many_runs", detail__contains="10").exists()
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("inputs", "code"),
     [({"x": "text"}, "payload_invalid"), ({"x": 1, "y": "y" * 300}, "inputs_too_large"), ({"x": 1}, "")],
@@ -281,7 +277,6 @@ def test_a_cancel_reaches_sub_runs_of_all_levels_at_once(theatre: Theatre) -> No
     assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
 
 
-@pytest.mark.sqlite_only
 def test_a_map_whose_outputs_are_too_large_together_fails(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=1_000)
     children = model(payload={"echo": "x" * 300}, map={"count": 5})
@@ -292,7 +287,6 @@ def test_a_map_whose_outputs_are_too_large_together_fails(theatre: Theatre, sett
     assert Job.objects.filter(state=JobState.COMPLETED).count() == 5
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("choices", [[], "red", {"a": 1}])
 def test_a_question_without_choices_fails_at_once(theatre: Theatre, choices: Any) -> None:
     ask = {"human": {"title": "?", "choose_from": {"$ref": "inputs.choices"}}}
@@ -325,6 +319,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_waits(theatre: Theatre) -> None:
     assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
 
 
+@pytest.mark.database
 def test_a_paused_run_starts_nothing_until_it_is_resumed(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
     theatre.advance(run)
@@ -383,6 +378,7 @@ def test_runs_are_advanced_together_and_an_overtaken_one_does_not_hold_up_the_ot
     assert Job.objects.count() == 6
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("most", [0, advancer.MAX_MEMBERS], ids=["all states", "changed states"])
 def test_a_step_writes_the_states_that_it_changes(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch, most: int
@@ -444,6 +440,7 @@ def test_the_first_run_of_a_step_does_not_wait_for_the_long_steps_of_others(
     assert Job.objects.get().followed_by == f"run:{first}"
 
 
+@pytest.mark.database
 def test_the_database_refuses_a_node_that_starts_twice(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     theatre.advance(run)
@@ -491,7 +488,6 @@ def test_a_lost_hint_leaves_the_notice_for_the_sweep(theatre: Theatre) -> None:
     assert Event.objects.filter(type="completed").count() == 1
 
 
-@pytest.mark.sqlite_only
 def test_a_payload_that_the_models_schema_refuses_fails_the_node(theatre: Theatre) -> None:
     ModelConfig.objects.filter(name="m").update(payload_schema={"required": ["seconds"]})
     theatre.ports.registry.clear()

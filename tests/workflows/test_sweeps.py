@@ -28,7 +28,7 @@ from workflows.sweeps import (
     unread_notices,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 LONG_AGO = timedelta(days=400)
 ASK = {"human": {"title": "?", "form": {}}}
 
@@ -39,6 +39,7 @@ def ran(theatre: Theatre) -> None:
     wait_for(lambda: Job.objects.filter(state=JobState.COMPLETED).exists())
 
 
+@pytest.mark.database
 def test_a_run_whose_first_hint_was_lost_begins(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     assert unread_notices.sweep(theatre.ports).looked == 0  # the hint may still arrive
@@ -65,6 +66,7 @@ def go_on_without_a_hint(theatre: Theatre) -> None:
     assert unread_notices.sweep(theatre.ports).repaired == 1
 
 
+@pytest.mark.database
 def test_a_map_whose_process_died_before_its_first_child_goes_on(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"all": {**model(), "map": {"count": 2}}}})
     assert theatre.advancer.advance(run.id)
@@ -84,6 +86,7 @@ def fail_beside(theatre: Theatre, **more: Any) -> Run:
     return run
 
 
+@pytest.mark.database
 def test_a_failure_whose_process_died_before_it_cancelled_the_others_cancels_them(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_failure_whose_process_died_before_it_cancelled_the_others_cancels_the
     )
 
 
+@pytest.mark.database
 def test_a_failure_cancels_the_others_once_redis_is_back(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +127,7 @@ def test_a_failure_cancels_the_others_once_redis_is_back(
     assert (run.state, states(run)["b"]) == (RunState.FAILED, "cancelled")
 
 
+@pytest.mark.database
 def test_a_failure_that_cancels_the_others_keeps_maps_from_starting_children(theatre: Theatre) -> None:
     run = fail_beside(theatre, many={**ASK, "map": {"count": 30, "max_parallel": 5, "fail_at": 0.1}})
     theatre.advance(run)
@@ -132,6 +137,7 @@ def test_a_failure_that_cancels_the_others_keeps_maps_from_starting_children(the
     assert states(run)["many"] == "cancelled"
 
 
+@pytest.mark.database
 def test_a_map_that_fails_keeps_another_one_from_starting_children_in_the_same_step(theatre: Theatre) -> None:
     asks = {"human": {"title": "?", "form": {}, "expires_seconds": 1000}}
     nodes = {
@@ -148,6 +154,7 @@ def test_a_map_that_fails_keeps_another_one_from_starting_children_in_the_same_s
     assert (run.state, states(run)) == (RunState.FAILED, {"many": "cancelled", "few": "failed"})
 
 
+@pytest.mark.database
 def test_a_map_whose_last_items_were_cancelled_has_not_completed(theatre: Theatre) -> None:
     """A restart runs these items; the nodes after it would get null for them."""
     nodes = {"few": {**ASK, "map": {"count": 3, "fail_at": 3}}}
@@ -164,6 +171,7 @@ def test_a_map_whose_last_items_were_cancelled_has_not_completed(theatre: Theatr
     operations.cancel_run(run.id, ports=theatre.ports)
 
 
+@pytest.mark.database
 def test_a_resumed_run_whose_hint_was_lost_goes_on(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
     theatre.advance(run)
@@ -211,6 +219,7 @@ def test_a_map_whose_children_all_end_at_once_goes_on(theatre: Theatre) -> None:
     assert (run.state, Node.objects.filter(index__isnull=False).count()) == (RunState.FAILED, 3)
 
 
+@pytest.mark.database
 def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +233,7 @@ def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(
     assert sorted(begun) == sorted([many[0].id, last.id])
 
 
+@pytest.mark.database
 def test_due_runs_know_the_tenant_of_a_run_and_ignore_deleted_ones(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     due = DueRuns(theatre.advancer)
@@ -252,6 +262,7 @@ def test_a_node_whose_notice_was_never_written_gets_one(theatre: Theatre) -> Non
     assert theatre.to_end(run).state == RunState.COMPLETED
 
 
+@pytest.mark.database
 def test_a_node_that_ends_while_the_sweep_looks_gets_no_second_notice(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +280,7 @@ def test_a_node_that_ends_while_the_sweep_looks_gets_no_second_notice(
     assert not EndNotice.objects.exists()
 
 
+@pytest.mark.database
 def test_a_sub_run_whose_notice_was_never_written_gets_one(theatre: Theatre) -> None:
     theatre.keeps_laws = False  # the sub-run is ended by hand
     theatre.put("child", {"nodes": {"a": model()}})
@@ -280,7 +292,6 @@ def test_a_sub_run_whose_notice_was_never_written_gets_one(theatre: Theatre) -> 
     assert theatre.to_end(run).state == RunState.COMPLETED
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("expiry", "state", "output"),
     [({"on_expiry": "skip"}, "skipped", 0), ({"on_expiry": "default", "default": 7}, "completed", 7)],
@@ -300,7 +311,6 @@ def test_an_answer_that_never_comes_ends_the_wait_by_its_rule(
     assert (states(run)["ask"], run.output) == (state, output)
 
 
-@pytest.mark.sqlite_only
 def test_a_skipped_child_does_not_count_as_failed_in_its_map(theatre: Theatre) -> None:
     ask = {
         "human": {"title": "?", "form": {}, "expires_seconds": 60, "on_expiry": "skip"},
@@ -315,7 +325,6 @@ def test_a_skipped_child_does_not_count_as_failed_in_its_map(theatre: Theatre) -
     assert (run.state, run.output) == (RunState.COMPLETED, [None, "yes", None])
 
 
-@pytest.mark.sqlite_only
 def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"ask": {"signal": {"name": "s", "expires_seconds": 1}}}})
     theatre.advance(run)
@@ -325,7 +334,6 @@ def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
     assert (run.state, run.error_node) == (RunState.FAILED, "ask")
 
 
-@pytest.mark.sqlite_only
 def test_a_timer_ends_when_it_is_due(theatre: Theatre) -> None:
     run = theatre.start(
         {"nodes": {"pause": {"timer": {"seconds": 3600}}, "a": {**model(), "needs": ["pause"]}}}
@@ -337,6 +345,7 @@ def test_a_timer_ends_when_it_is_due(theatre: Theatre) -> None:
     assert theatre.to_end(run).state == RunState.COMPLETED
 
 
+@pytest.mark.database
 def test_a_run_past_its_deadline_fails_and_its_nodes_are_cancelled(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"ask": ASK, "a": {**model(), "needs": ["ask"]}}}, deadline_seconds=3600.0)
     theatre.advance(run)
@@ -360,7 +369,6 @@ def test_the_sweep_repeats_a_cancel_that_a_crash_cut_short(theatre: Theatre) -> 
     assert Event.objects.filter(type="cancelled").count() == 4
 
 
-@pytest.mark.sqlite_only
 def test_a_run_in_which_nothing_is_under_way_goes_on_or_fails(theatre: Theatre) -> None:
     theatre.keeps_laws = False  # a node's row is deleted by hand
     run = theatre.start({"nodes": {"a": model()}})
@@ -375,7 +383,6 @@ def test_a_run_in_which_nothing_is_under_way_goes_on_or_fails(theatre: Theatre) 
     assert "a" in run.error_message
 
 
-@pytest.mark.sqlite_only
 def test_a_run_that_waits_for_a_person_is_not_stalled(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"ask": ASK}})
     theatre.advance(run)
@@ -383,6 +390,7 @@ def test_a_run_that_waits_for_a_person_is_not_stalled(theatre: Theatre) -> None:
     assert stalled_runs.sweep(theatre.ports).looked == 0
 
 
+@pytest.mark.database
 def test_an_old_run_is_deleted_with_its_jobs_and_its_version_stays(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model(), "b": model()}})
     theatre.to_end(run)

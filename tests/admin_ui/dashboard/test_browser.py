@@ -21,7 +21,7 @@ from tests.admin_ui.browser import DESKTOP, PHONE, WebBrowser, wait_until
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_server, make_tenant
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @dataclass

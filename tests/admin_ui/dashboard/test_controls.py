@@ -16,7 +16,7 @@ from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, Quarant
 from jobs.models import Tenant
 from tests.admin_ui.conftest import FakePorts
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

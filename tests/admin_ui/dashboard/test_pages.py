@@ -23,7 +23,7 @@ from tests.admin_ui.rows import fill
 from tests.gpus.reports.test_fleet import view
 from tests.support.fakes import WrongClocks
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]
 PAGES = ["/admin/", "/admin/fleet/", "/admin/queues/"]
 PARTS = [
     "/admin/now/?part=now",

@@ -13,7 +13,7 @@ from jobs.reports.rollups import HOUR, day_of
 from tests.admin_ui.conftest import FakePorts
 from tests.support.factories import make_tenant
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 PAGE = "/admin/usage/"
 
 

@@ -51,7 +51,6 @@ def erase(stage: Stage, row: Artifact) -> list[str]:
     return erased
 
 
-@pytest.mark.sqlite_only
 def test_a_url_that_was_signed_before_finds_nothing_and_the_bytes_may_come_again(stage: Stage) -> None:
     row = stored(stage)
     signed = stage.store.sign_get(row.key, 600.0)
@@ -73,6 +72,7 @@ def has_bytes(stage: Stage, signed: SignedRequest) -> bool:
     return answer.status_code == 200 and answer.content != b""
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("by_request", [True, False])
 def test_a_put_that_was_signed_before_does_not_bring_the_bytes_back(stage: Stage, by_request: bool) -> None:
     now = datetime.now(UTC)
@@ -152,6 +152,7 @@ def test_many_objects_are_left_to_the_sweep(stage: Stage, monkeypatch: pytest.Mo
     assert gone.exclude(removed_at=None).count() == 1
 
 
+@pytest.mark.database
 def test_erased_content_may_come_again_by_a_form_by_a_run_and_by_many_promises(stage: Stage) -> None:
     now = datetime.now(UTC)
     erase(stage, stored(stage))

@@ -39,6 +39,7 @@ class RecordingConsumer:
         self.consumed.remove(name)
 
 
+@pytest.mark.database
 @pytest.mark.django_db
 def test_all_pools_of_the_database_are_watched() -> None:
     watch = PoolWatch(None)
@@ -66,6 +67,7 @@ def test_named_pools_need_no_database() -> None:
     assert watch.queues == {"gpu.zimg"}
 
 
+@pytest.mark.database
 @pytest.mark.django_db
 def test_without_the_database_the_known_pools_are_still_served(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = PoolWatch(None)

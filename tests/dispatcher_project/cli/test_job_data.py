@@ -20,7 +20,7 @@ from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, wor
 from tests.support.factories import make_job, make_model
 
 __all__ = ["terminal", "world"]
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from jobs.models import Job
 from tests.jobs.api.conftest import Account, account
 from tests.support.announced_jobs import end_job, new_job, write_lines
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 def job_command(*arguments: str) -> list[str]:

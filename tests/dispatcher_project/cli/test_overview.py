@@ -80,7 +80,6 @@ def test_a_clock_that_is_off_is_named(world: World) -> None:
     assert "CLOCKS DISAGREE: the clock of Redis is 90 s behind" in said
 
 
-@pytest.mark.sqlite_only
 def test_on_a_small_terminal_the_fleet_gives_way_to_the_queues(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

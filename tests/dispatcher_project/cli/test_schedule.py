@@ -16,7 +16,7 @@ from tests.support.factories import make_model, make_tenant
 from tests.support.fakes import ManualClock
 from workflows.schedules.models import Schedule
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 NIGHTLY: dict[str, Any] = {
     "cron": "30 2 * * *",
     "timezone": "Europe/Berlin",

@@ -143,7 +143,6 @@ def test_a_payload_or_address_that_is_none_is_a_usage_error(capsys: pytest.Captu
     assert "give a key with --key or DISPATCHER_API_KEY" in capsys.readouterr().err
 
 
-@pytest.mark.sqlite_only
 def test_the_real_web_takes_its_requests(web: Web, tenant: Any) -> None:
     """Up to the result, for which a worker would have to run."""
     steps = smoke_check.Check(web.url, UrllibTransport(web.url, tenant.key), "zimg", {}, 60.0).steps()

@@ -51,7 +51,6 @@ def test_payloads_come_from_stdin_and_files_too(
     assert [job.payload["from"] for job in Job.objects.order_by("id")] == ["file", "stdin é"]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

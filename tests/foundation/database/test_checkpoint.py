@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.db import connection
 
 from foundation.database.sqlite3.checkpoint import has_log, write_back
@@ -40,6 +41,7 @@ def test_a_commit_leaves_a_long_log_to_the_sweep(writer: Any, path: Path, tmp_pa
     assert rows_in_the_file(path, tmp_path) == 8
 
 
+@pytest.mark.database
 def test_the_sweep_is_only_for_sqlite_files() -> None:
     entry = Sweeps().entries()["checkpoint"]
     assert entry.is_needed is not None

@@ -14,7 +14,7 @@ from django.db.transaction import atomic
 from gpus.models import AuditEntry
 from gpus.registry.audit import record
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ def test_every_pool_gets_all_paused_tenants(leases: FakeLeases, of: Any) -> None
     assert entries()[0][2] == "tenant:acme"
 
 
+@pytest.mark.database
 def test_a_switch_during_a_pause_does_not_end_the_pause(leases: FakeLeases, of: Any) -> None:
     controls.pause(Pause.Kind.SYSTEM, by=BY, leases=of)
     controls.pause(Pause.Kind.MODEL, "flux", by=BY, leases=of)
@@ -187,6 +188,7 @@ def test_a_model_from_before_versions_gets_a_first_version(of: Any) -> None:
     assert versions() == [(1, "unknown", 50), (2, BY, 9)]
 
 
+@pytest.mark.database
 def test_a_revert_brings_everything_back_and_is_a_version_too(of: Any) -> None:
     configure(of, max_retries=9, payload_schema={"type": "object"}, queue_algorithm="fifo")
     controls.revert_model("flux", 1, by="key:abc", leases=of)
@@ -206,6 +208,7 @@ def test_a_revert_takes_the_known_fields_of_a_version(of: Any) -> None:
     assert ModelConfig.objects.get().max_retries == 3
 
 
+@pytest.mark.database
 def test_a_revert_to_an_unknown_model_or_version_is_refused(of: Any) -> None:
     with refused("unknown_version"):
         controls.revert_model("flux", 1, by=BY, leases=of)

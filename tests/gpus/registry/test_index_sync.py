@@ -154,6 +154,7 @@ def register_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.leases, "forget_server", late)
 
 
+@pytest.mark.database
 def test_a_server_registered_during_its_removal_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     register_first(rig, monkeypatch)
     assert remove_server("s1", by="user:ada", leases=lambda fleet: rig.leases)
@@ -162,6 +163,7 @@ def test_a_server_registered_during_its_removal_stays(rig: Rig, monkeypatch: pyt
     assert rig.must_claim().job_id == "f1"
 
 
+@pytest.mark.database
 def test_a_server_registered_while_a_removed_one_is_forgotten_stays(
     rig: Rig, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_machine_without_servers_is_refused(of: Any) -> None:
     assert not AuditEntry.objects.exists()
 
 
+@pytest.mark.database
 def test_a_machine_is_written_to_other_fleets_if_one_redis_is_down(leases: FakeLeases, of: Any) -> None:
     def leases_of(fleet: str) -> Any:
         if fleet == "east":
@@ -103,6 +104,7 @@ def test_a_machine_is_written_to_other_fleets_if_one_redis_is_down(leases: FakeL
     assert set(leases.servers) == {"box-gpu0", "box-http"}
 
 
+@pytest.mark.database
 def test_the_desired_state_survives_restarts_of_a_pinned_worker(of: Any) -> None:
     def start(process: str) -> Server:
         return register_pinned(
@@ -117,6 +119,7 @@ def test_the_desired_state_survives_restarts_of_a_pinned_worker(of: Any) -> None
     assert start("new-gpu0.3").desired == "on"
 
 
+@pytest.mark.database
 def test_a_registration_without_a_machine_keeps_it(of: Any) -> None:
     asked: dict[str, Any] = {"model": "flux", "server": "box-http", "slots": 1, "by": BY, "leases": of}
     url = "http://127.0.0.1:9/generate"

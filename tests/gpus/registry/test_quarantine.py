@@ -29,6 +29,7 @@ def free(world: World, slot: str = "gpu-1/0", **how: str) -> list[str]:
     return list(done.attempts)
 
 
+@pytest.mark.database
 def test_a_freed_slot_is_free_at_once_and_audited(world: World, lease: Lease) -> None:
     assert [row.attempt_id for row in open_quarantines()] == [lease.attempt_id]
     world.job()
@@ -57,7 +58,6 @@ def test_a_slot_that_runs_something_is_not_touched(world: World) -> None:
     assert not AuditEntry.objects.exists()
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "slot", ["gpu-9/0", "gpu-1/1", "gpu-1/9", "gpu-1", "gpu-1/x", "gpu-1/²", f"gpu-1/{'1' * 30}", "", "/0"]
 )
@@ -104,6 +104,7 @@ def test_a_slot_that_only_redis_holds_back_is_freed_too(world: World) -> None:
     assert world.slot() == "free"
 
 
+@pytest.mark.database
 def test_without_redis_the_row_is_closed_and_a_sweep_updates_redis(world: World, lease: Lease) -> None:
     world.redis_is_gone = True
     done = free_slot("gpu-1/0", by="cli:ada", leases=world.ports.leases, at=world.clock.now())

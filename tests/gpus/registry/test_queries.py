@@ -9,7 +9,7 @@ from gpus.models import Placement, Server
 from gpus.registry import queries
 from tests.support.factories import make_model, make_server
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def told(servers: list[Server]) -> list[list[tuple[str, str, str, str]]]:

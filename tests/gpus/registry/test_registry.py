@@ -47,6 +47,7 @@ def test_a_new_server_creates_its_model_and_pool_and_is_live(leases: FakeLeases)
     assert queries.model_spec("flux") == ModelConfig.objects.get().spec
 
 
+@pytest.mark.database
 def test_registering_again_changes_only_given_fields(leases: FakeLeases) -> None:
     register(leases, headers={"X-Api-Key": "s3cret"}, host="box-1", ca_pem="PEM")
     queries.endpoint_for("s1", "flux")
@@ -132,6 +133,7 @@ def test_without_redis_the_rows_are_stored_and_mirrored_later(leases: FakeLeases
     assert (set(leases.pools), set(leases.servers)) == ({"flux"}, {"s1"})
 
 
+@pytest.mark.database
 def test_a_removed_server_is_forgotten(leases: FakeLeases) -> None:
     register(leases)
     assert remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
@@ -179,6 +181,7 @@ def configure(leases: FakeLeases, values: dict[str, Any], *, replace: bool) -> A
     return configure_model("flux", values, by="user:ada", leases=lambda f: leases, replace=replace)  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.database
 def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
     values = {"model_type": "async", "poll_endpoint_template": "/status/{id}", "poll_interval": 5.0}
     assert configure(leases, values, replace=True).created
@@ -203,7 +206,6 @@ def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
     assert spec.max_poll_time == 600
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("values", "code"),
     [
@@ -238,6 +240,7 @@ def test_a_configuration_that_can_not_work_is_refused(
 LOOK_AROUND = {"pattern": "(?=a)b"}
 
 
+@pytest.mark.database
 def test_a_stored_schema_that_can_not_be_used_leaves_everything_else_changeable(leases: FakeLeases) -> None:
     register(leases)
     ModelConfig.objects.update(payload_schema=LOOK_AROUND)
@@ -341,6 +344,7 @@ def test_a_refused_change_leaves_neither_rows_nor_an_audit_entry(leases: FakeLea
     assert (entries(), Server.objects.count()) == ([], 0)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(
     "change",
     [
@@ -375,6 +379,7 @@ def test_a_model_whose_runner_is_gone_stays_configurable(leases: FakeLeases) -> 
         configure_model("flux", {"model_type": "gone_too"}, **change)
 
 
+@pytest.mark.database
 def test_a_model_whose_runner_is_gone_is_on_pinned_servers_only(leases: FakeLeases) -> None:
     register(leases)
     register(leases, server="s2", host="box-2")

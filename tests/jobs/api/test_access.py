@@ -22,8 +22,6 @@ from .conftest import Account, forget_keys
 from .test_bad_input import problem
 from .test_jobs import make_job
 
-pytestmark = pytest.mark.sqlite_only
-
 PUBLIC = {"schema", "docs", "tasks/callback/<str:job_id>", "tasks/artifacts/<str:job_id>"}
 METHODS = ("get", "post", "put", "patch", "delete")
 

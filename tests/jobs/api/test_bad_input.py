@@ -17,8 +17,6 @@ from jobs.models import Job
 
 from .conftest import Account
 
-pytestmark = pytest.mark.sqlite_only
-
 SUBMIT = "/api/v1/queue/submit"
 BATCH = "/api/v1/queue/submit-batch"
 JOB: dict[str, Any] = {"model": "zimg", "payload": {"prompt": "a sunset"}}

@@ -14,8 +14,6 @@ from jobs.models import Job
 from .conftest import Account
 from .test_bad_input import JOB, SUBMIT, problem
 
-pytestmark = pytest.mark.sqlite_only
-
 
 @pytest.mark.parametrize("cursor", ["x", "%00", "cD0lMDA=", "bz0tMQ==", "cD3DqQ==", "!!!"])
 def test_a_bad_cursor_is_named(acme: Account, cursor: str) -> None:

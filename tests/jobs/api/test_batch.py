@@ -109,6 +109,7 @@ def test_items_carry_their_own_keys(acme: Account, zimg: ModelConfig) -> None:
     )
 
 
+@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_of_eight_concurrent_requests_with_one_key_one_creates_the_job() -> None:
     acme = account("acme")
@@ -143,6 +144,7 @@ def account_client(key: str) -> Any:
     return client
 
 
+@pytest.mark.database
 def test_a_job_cannot_have_the_key_of_its_batch(acme: Account, zimg: ModelConfig) -> None:
     body = {"jobs": [JOB, JOB | {"idempotency_key": "b"}, JOB | {"idempotency_key": "i"}]}
     for _ in range(2):

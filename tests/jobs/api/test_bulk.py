@@ -25,6 +25,7 @@ def failed(account: Account, message: str = "Waited 1 s", **values: Any) -> Job:
     return job
 
 
+@pytest.mark.database
 def test_a_dry_run_only_counts(acme: Account, operator: Account) -> None:
     job, letter = make_job(acme.tenant, "queued"), failed(acme)
     for url, expected in {CANCEL: 1, RETRY: 1, DISMISS: 1}.items():
@@ -34,6 +35,7 @@ def test_a_dry_run_only_counts(acme: Account, operator: Account) -> None:
     assert not AuditEntry.objects.exists()
 
 
+@pytest.mark.database
 def test_matching_jobs_are_cancelled(acme: Account, other: Account, operator: Account, world: World) -> None:
     mine, foreign = make_job(acme.tenant, "queued"), make_job(other.tenant, "queued")
     answer = operator.client.post(CANCEL, {"filter": {"tenant": "acme"}}, format="json")
@@ -42,6 +44,7 @@ def test_matching_jobs_are_cancelled(acme: Account, other: Account, operator: Ac
     assert AuditEntry.objects.get().actor.startswith("key:")
 
 
+@pytest.mark.database
 def test_a_group_is_retried_and_another_one_dismissed(acme: Account, operator: Account, world: World) -> None:
     again, away = failed(acme, "Waited 5 s"), failed(acme, "No prompt")
     groups = operator.client.get(GROUPS).json()["results"]
@@ -54,6 +57,7 @@ def test_a_group_is_retried_and_another_one_dismissed(acme: Account, operator: A
     assert operator.client.get(GROUPS).json() == {"results": []}
 
 
+@pytest.mark.database
 def test_a_group_describes_its_failures(acme: Account, operator: Account) -> None:
     failed(acme, "Waited 5 s")
     newest = failed(acme, "Waited 6 s", model="flux")
@@ -65,6 +69,7 @@ def test_a_group_describes_its_failures(acme: Account, operator: Account) -> Non
     assert operator.client.get(GROUPS, {"model": "none"}).json() == {"results": []}
 
 
+@pytest.mark.database
 def test_retry_all_counts_first_and_takes_a_fingerprint(acme: Account, operator: Account) -> None:
     one, other_kind = failed(acme), failed(acme, "No prompt")
     url = f"/api/v1/admin/dlq/retry-all?fingerprint={one.error_fingerprint}"

@@ -25,6 +25,7 @@ def test_a_waiting_jobs_priority_is_changed(acme: Account, operator: Account, wo
     assert AuditEntry.objects.get().actor.startswith("key:")
 
 
+@pytest.mark.database
 def test_a_waiting_job_runs_next(acme: Account, operator: Account, world: World) -> None:
     first, job = make_job(acme.tenant, "queued"), make_job(acme.tenant, "queued")
     answer = operator.client.post(url(job, "run-next"))

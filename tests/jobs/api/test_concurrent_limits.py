@@ -20,7 +20,7 @@ from .conftest import Account, account, make_model
 from .test_batch import account_client
 from .test_limits import BATCH, JOB, SUBMIT, limit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 THREADS = 20
 
 

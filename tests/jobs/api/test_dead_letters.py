@@ -14,6 +14,7 @@ from .test_jobs import ids, make_job
 URL = "/api/v1/admin/dlq"
 
 
+@pytest.mark.database
 def test_failed_jobs_of_all_tenants_are_listed_and_filtered(
     acme: Account, other: Account, operator: Account
 ) -> None:
@@ -27,6 +28,7 @@ def test_failed_jobs_of_all_tenants_are_listed_and_filtered(
     problem(operator.client.get(URL, {"status": "failed"}), 400, "unknown_parameter", "/status")
 
 
+@pytest.mark.database
 def test_client_errors_are_listed_and_retried_only_on_request(acme: Account, operator: Account) -> None:
     letter = make_job(acme.tenant, "failed", error_code="timeout")
     client = make_job(acme.tenant, "failed", error_code="bad_input", error_fingerprint="f" * 16)
@@ -53,6 +55,7 @@ def test_a_dead_letter_is_retried(acme: Account, operator: Account, world: World
     problem(operator.client.post(f"{URL}/{'0' * 26}/retry"), 404, "unknown_job")
 
 
+@pytest.mark.database
 def test_all_matching_dead_letters_are_retried(acme: Account, operator: Account) -> None:
     for code in ("timeout", "timeout", "poison"):
         make_job(acme.tenant, "failed", error_code=code)
@@ -61,6 +64,7 @@ def test_all_matching_dead_letters_are_retried(acme: Account, operator: Account)
     assert Job.objects.filter(state="failed").count() == 1
 
 
+@pytest.mark.database
 def test_the_filter_of_a_retry_can_be_in_the_body(acme: Account, other: Account, operator: Account) -> None:
     mine, foreign = make_job(acme.tenant, "failed"), make_job(other.tenant, "failed", model="flux")
     url = f"{URL}/retry-all"
@@ -105,6 +109,7 @@ def test_a_request_retries_a_bounded_number_of_jobs(
     assert len(world.leases.line) == 3
 
 
+@pytest.mark.database
 def test_a_dead_letter_is_dismissed_for_good(acme: Account, operator: Account) -> None:
     job = make_job(acme.tenant, "failed")
     assert operator.client.delete(f"{URL}/{job.id}").status_code == 204

@@ -12,8 +12,6 @@ from tests.support.factories import make_model, make_running, make_server
 
 from .test_limits import limit, used
 
-pytestmark = pytest.mark.sqlite_only
-
 URL = "/api/v1/queue"
 
 

@@ -27,12 +27,14 @@ def test_livez_needs_no_database_and_no_redis(anonymous: APIClient) -> None:
     assert anonymous.get("/livez").json() == {"status": "alive"}
 
 
+@pytest.mark.database
 def test_readyz_is_ready_with_database_and_redis(anonymous: APIClient, db: None) -> None:
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "ready"), answer.content
     assert answer.json()["checks"]["redis"]["fleets"] == {"main": {"ok": True, "generation": "g1"}}
 
 
+@pytest.mark.database
 def test_a_wrong_clock_is_named_and_the_process_is_ready(
     anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_hung_fleet_is_not_probed_again_before_it_answers(
     assert fleets.asked == 3, "each of the three hung fleets once"
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
 def test_not_ready_without_a_database(anonymous: APIClient, db: None, error: type[Exception]) -> None:
     def away(*_: Any) -> None:
@@ -150,6 +153,7 @@ def test_not_ready_without_a_database(anonymous: APIClient, db: None, error: typ
     assert (answer.status_code, answer.json()["checks"]["database"]["ok"]) == (503, False)
 
 
+@pytest.mark.database
 def test_not_ready_with_unreadable_migrations(
     anonymous: APIClient, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +165,7 @@ def test_not_ready_with_unreadable_migrations(
     assert (answer.status_code, answer.json()["checks"]["migrations"]["error"]) == (503, "InterfaceError")
 
 
+@pytest.mark.database
 def test_not_ready_with_a_migration_to_apply(anonymous: APIClient, db: None) -> None:
     MigrationRecorder(connection).migration_qs.filter(app="jobs").delete()
     answer = anonymous.get("/readyz")

@@ -18,8 +18,6 @@ from .conftest import Account, World, make_model
 from .test_bad_input import problem
 from .test_limits import BATCH, JOB, REJECT, limit, server, submit
 
-pytestmark = pytest.mark.sqlite_only
-
 __all__ = ["server"]
 
 

@@ -69,6 +69,7 @@ def ids(answer: Any) -> list[str]:
     return [job["job_id"] for job in answer.json()["results"]]
 
 
+@pytest.mark.database
 def test_the_list_is_filtered(acme: Account) -> None:
     old = make_job(acme.tenant, created_at=NOW - timedelta(days=1), tags=["red"])
     done = make_job(acme.tenant, "completed", model="flux", tags=["red", "blue"])
@@ -83,6 +84,7 @@ def test_the_list_is_filtered(acme: Account) -> None:
     assert ids(acme.client.get(URL, {"tag": "red", "status": "queued"})) == [old.id]
 
 
+@pytest.mark.database
 def test_a_job_with_many_refusals_shows_its_last_attempts(acme: Account) -> None:
     job = make_job(acme.tenant, attempts_made=200)
     refused = {"model": "zimg", "state": "failed", "error_code": "busy", "error_message": "answered 503"}
@@ -103,6 +105,7 @@ def test_a_job_with_many_refusals_shows_its_last_attempts(acme: Account) -> None
     assert acme.client.get(f"{URL}/{job.id}", {"attempts_before": 1}).json()["attempts"] == []
 
 
+@pytest.mark.database
 def test_pages_go_forward_and_back_unaffected_by_new_jobs(acme: Account) -> None:
     jobs = [make_job(acme.tenant).id for _ in range(5)][::-1]
     first = acme.client.get(URL, {"limit": 2})
@@ -125,6 +128,7 @@ def test_a_list_costs_the_same_however_long(acme: Account, django_assert_max_num
         acme.client.get(URL)
 
 
+@pytest.mark.database
 def test_a_job_of_another_tenant_does_not_exist(acme: Account, other: Account) -> None:
     job = make_job(acme.tenant, tags=["x"])
     for path, method in (
@@ -140,6 +144,7 @@ def test_a_job_of_another_tenant_does_not_exist(acme: Account, other: Account) -
     assert job.state == "queued"
 
 
+@pytest.mark.database
 def test_an_operator_sees_every_job(acme: Account, operator: Account) -> None:
     job = make_job(acme.tenant)
     assert ids(operator.client.get(URL)) == [job.id]
@@ -155,6 +160,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_for_good(acme: Account, world: W
     assert acme.client.get(f"{URL}/{job.id}").json()["status"] == "cancelled"
 
 
+@pytest.mark.database
 def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
     job = make_job(acme.tenant, "running")
     answer = acme.client.post(f"{URL}/{job.id}/cancel")
@@ -163,6 +169,7 @@ def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
     assert acme.client.get(f"{URL}/{job.id}").json()["cancel_requested_at"]
 
 
+@pytest.mark.database
 def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, world: World) -> None:
     make_model("zimg", max_run_seconds=90.0)
     job = make_job(acme.tenant)
@@ -172,6 +179,7 @@ def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, world: W
     assert (until - attempt.started_at).total_seconds() == 90.0
 
 
+@pytest.mark.database
 def test_an_ended_job_cannot_be_cancelled(acme: Account) -> None:
     problem(acme.client.post(f"{URL}/{make_job(acme.tenant, 'completed').id}/cancel"), 409, "not_cancellable")
 
@@ -224,6 +232,7 @@ def test_stats_call_redis_once_per_model(
     assert calls == [("zimg", "")], "the model's mean"
 
 
+@pytest.mark.database
 def test_stats_name_the_models_that_a_key_may_submit_to_and_those_of_its_jobs(
     acme: Account, operator: Account
 ) -> None:

@@ -36,7 +36,6 @@ def texts(answer: Any) -> list[str]:
     return [json.loads(line)["text"] for line in answer.content.decode().splitlines()]
 
 
-@pytest.mark.sqlite_only
 def test_the_log_is_text_by_default(operator: Account, job: Job) -> None:
     answer = get(operator, job)
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -49,7 +48,6 @@ def test_the_log_is_text_by_default(operator: Account, job: Job) -> None:
     ]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("asked", ["?format=jsonl", "application/x-ndjson", "application/json"])
 def test_json_lines_have_all_fields(operator: Account, job: Job, asked: str) -> None:
     answer = get(operator, job, asked) if asked[0] == "?" else get(operator, job, accept=asked)
@@ -65,7 +63,6 @@ def test_json_lines_have_all_fields(operator: Account, job: Job, asked: str) -> 
     assert ids(answer) == ["2.1", "2.2", "3.1", "4.1"]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("query", "found"), [
     ("attempt=2", ["again"]), ("attempt=3", []), ("tail=2", ["boo", "again"]), ("tail=10000", None),
     ("after=2.1", ["two", "boo", "again"]), ("after=2", ["boo", "again"]), ("after=99", []),
@@ -79,7 +76,6 @@ def test_lines_are_chosen_by_the_query(
     assert texts(answer) == (["one", "two", "boo", "again"] if found is None else found)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("query", [
     "tail=0", "tail=10001", "tail=x", "attempt=0", "after=x", "after=1.2.3", "after=-1", "since=yesterday",
     "format=xml", "follow=yes", "lines=5", "tail=1.5", "after=9999999999",
@@ -91,7 +87,6 @@ def test_a_bad_query_is_refused(operator: Account, job: Job, query: str) -> None
 # -- who reads what ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("setting", "found"), [
     ("log", ["one", "two", "again"]), ("all", ["one", "two", "boo", "again"]), ("none", None),
 ])  # fmt: skip
@@ -110,12 +105,10 @@ def test_a_tenant_reads_what_the_setting_says(
     assert ('"lines_hidden": 1' in events) == (setting != "all")
 
 
-@pytest.mark.sqlite_only
 def test_another_tenants_job_is_none(job: Job, other: Account) -> None:
     assert get(other, job).status_code == 404
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("sees", [False, True])
 def test_staff_need_the_permission_for_payloads(job: Job, *, sees: bool) -> None:
     user = User.objects.create_user("ada", is_staff=True)

@@ -127,6 +127,7 @@ def test_ended_jobs_are_counted_and_in_the_histograms(anonymous: APIClient, play
     assert found[requeued] == sum(one.then == "requeued" for one in busy) > 0
 
 
+@pytest.mark.database
 def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
 ) -> None:
@@ -206,6 +207,7 @@ def families() -> Iterator[Metric]:
     yield from DispatcherCollector(name_tenants=True).collect()
 
 
+@pytest.mark.database
 def test_the_documentation_lists_exactly_the_metrics_with_their_labels() -> None:
     suffix = {"counter": "_total", "histogram": ""}
     result = {

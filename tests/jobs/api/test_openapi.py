@@ -93,7 +93,6 @@ def test_the_page_loads_no_external_file(anonymous: APIClient) -> None:
     assert not [part for part in text.split('"') if part.startswith(("http://", "https://", "//"))]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.long
 def test_the_running_app_keeps_the_contract(web: Web) -> None:
     """Generated valid and invalid requests to every operation get responses that match the document.

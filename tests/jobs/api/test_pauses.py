@@ -10,6 +10,7 @@ from .test_bad_input import problem
 ADMIN = "/api/v1/admin"
 
 
+@pytest.mark.database
 def test_a_tenant_is_paused_by_its_name_and_resumed(
     operator: Account, acme: Account, world: World, zimg: ModelConfig
 ) -> None:

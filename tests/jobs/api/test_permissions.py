@@ -21,8 +21,6 @@ from .test_access import ROUTES, RUN_ID, filled
 from .test_bad_input import problem
 from .test_jobs import make_job
 
-pytestmark = pytest.mark.sqlite_only
-
 NEVER_BY_A_SESSION = {
     "/api/v1/me",
     "/api/v1/usage",

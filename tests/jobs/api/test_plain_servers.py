@@ -22,8 +22,6 @@ from .conftest import Account, World
 from .test_bad_input import problem
 from .test_limits import JOB, REJECT, submit
 
-pytestmark = pytest.mark.sqlite_only
-
 REGISTER = "/api/v1/admin/register"
 
 

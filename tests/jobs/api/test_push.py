@@ -57,13 +57,11 @@ def test_a_push_with_its_token_is_stored_and_announced(
     assert world.announced == [job.id] * 2
 
 
-@pytest.mark.sqlite_only
 def test_the_token_can_be_a_bearer_token(anonymous: APIClient, job: Job, attempt: str) -> None:
     header = f"Bearer {signed(attempt, purpose=PUSH_TOKEN)}"
     assert anonymous.post(url(job), BODY, format="json", HTTP_AUTHORIZATION=header).status_code == 200
 
 
-@pytest.mark.sqlite_only
 def test_the_token_can_be_in_the_query(anonymous: APIClient, job: Job, attempt: str) -> None:
     """Cog's webhooks set no headers."""
     answer = anonymous.post(f"{url(job)}?token={signed(attempt, purpose=PUSH_TOKEN)}", BODY, format="json")
@@ -71,7 +69,6 @@ def test_the_token_can_be_in_the_query(anonymous: APIClient, job: Job, attempt: 
     problem(anonymous.post(f"{url(job)}?token=nonsense", BODY, format="json"), 401, "invalid_push_token")
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("token", ["", "nonsense", "x.y", "é", "a" * 300, f"{'0' * 26}.{'0' * 40}"])
 def test_a_push_without_its_token_is_refused(anonymous: APIClient, job: Job, token: str) -> None:
     answer = anonymous.post(url(job), BODY, format="json", HTTP_X_CALLBACK_TOKEN=token)
@@ -79,16 +76,15 @@ def test_a_push_without_its_token_is_refused(anonymous: APIClient, job: Job, tok
     assert not PushedResult.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_a_push_must_be_an_object(anonymous: APIClient, job: Job, attempt: str) -> None:
     problem(push(anonymous, job, attempt, [1]), 422, "validation_failed", "")
 
 
+@pytest.mark.database
 def test_a_push_can_arrive_before_its_attempts_row(anonymous: APIClient, job: Job) -> None:
     assert push(anonymous, job, new_id()).status_code == 200
 
 
-@pytest.mark.sqlite_only
 def test_a_push_for_an_ended_attempt_is_not_stored(anonymous: APIClient, job: Job, attempt: str) -> None:
     end(attempt)
     problem(push(anonymous, job, attempt), 409, "attempt_over")
@@ -107,13 +103,11 @@ def test_a_final_push_can_be_repeated_after_the_attempt(
     assert world.announced == [job.id]
 
 
-@pytest.mark.sqlite_only
 def test_a_token_without_an_attempt_is_valid_until_the_job_ends(anonymous: APIClient, job: Job) -> None:
     Job.objects.filter(id=job.id).update(state="cancelled", finished_at=timezone.now())
     problem(push(anonymous, job, new_id()), 409, "attempt_over")
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("has_row", [True, False])
 def test_a_token_expires_with_the_longest_run(anonymous: APIClient, zimg: ModelConfig, has_row: bool) -> None:
     """`max_poll_time` of the model: 600 s."""
@@ -123,7 +117,6 @@ def test_a_token_expires_with_the_longest_run(anonymous: APIClient, zimg: ModelC
     problem(push(anonymous, job, attempt), 409, "attempt_over")
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("which", ["no such job", "another job"])
 def test_a_token_is_valid_for_one_job(anonymous: APIClient, job: Job, attempt: str, which: str) -> None:
     where = job.id if which == "no such job" else make_job("zimg").id
@@ -139,7 +132,6 @@ def test_a_token_is_valid_for_one_job(anonymous: APIClient, job: Job, attempt: s
     assert not PushedResult.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_a_push_is_limited_by_the_models_result_size(anonymous: APIClient, job: Job, attempt: str) -> None:
     ModelConfig.objects.filter(name="zimg").update(max_response_bytes=1000)
     body = {"status": "success", "result": "x" * 1000}
@@ -148,6 +140,7 @@ def test_a_push_is_limited_by_the_models_result_size(anonymous: APIClient, job: 
     assert not PushedResult.objects.exists()
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("bound", [{"pushes_per_attempt": 3}, {"push_bytes_per_attempt": 60}])
 def test_pushes_of_one_attempt_are_limited(
     anonymous: APIClient, job: Job, attempt: str, settings: Any, bound: dict[str, int]
@@ -167,7 +160,6 @@ def test_pushes_of_one_attempt_are_limited(
     assert PushedResult.objects.get().body == BODY
 
 
-@pytest.mark.sqlite_only
 def test_the_latest_log_is_kept_until_the_result(anonymous: APIClient, job: Job, attempt: str) -> None:
     for logs in ("a", "b" * 300_000):
         push(anonymous, job, attempt, {"status": "processing", "input": {"prompt": "x"}, "logs": logs})

@@ -64,6 +64,7 @@ def test_fewer_slots_take_effect_at_once(operator: Account, acme: Account, lease
     assert leases.claim("flux", worker="w", attempt_id="c" * 26) is not None
 
 
+@pytest.mark.database
 def test_a_cancelled_job_is_not_in_the_queue(operator: Account, acme: Account, leases: RedisLeases) -> None:
     operator.client.post("/api/v1/admin/register", SERVER, format="json")
     job_id = acme.client.post(SUBMIT, JOB, format="json").json()["job_id"]

@@ -22,7 +22,6 @@ from tests.support.waiting import wait_for
 from .conftest import Account, forget_keys
 from .test_uploads import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets
 
-pytestmark = pytest.mark.sqlite_only
 __all__ = ["redis_url", "sockets", "tenant", "web"]
 JOBS = 20
 

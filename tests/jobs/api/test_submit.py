@@ -129,6 +129,7 @@ def test_the_models_own_schema_is_checked(acme: Account) -> None:
     assert right.status_code == 202
 
 
+@pytest.mark.database
 def test_a_remote_reference_in_a_schema_is_not_followed(acme: Account) -> None:
     calls: list[str] = []
 

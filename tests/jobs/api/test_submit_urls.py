@@ -149,6 +149,7 @@ def assert_nothing_stored() -> None:
     assert not Artifact.objects.exists()
 
 
+@pytest.mark.database
 def test_the_file_of_a_url_becomes_an_artifact(web: Web, tenant: Account, site: Site) -> None:
     link = site.url("/elsewhere")
     url = site.url("/cats/gr%C3%BCn.png?size=2")
@@ -164,7 +165,6 @@ def test_the_file_of_a_url_becomes_an_artifact(web: Web, tenant: Account, site: 
     assert [use.job for use in row.uses.all()] == [job.id]
 
 
-@pytest.mark.sqlite_only
 def test_without_the_setting_a_url_stays_as_it_is(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +185,6 @@ def test_a_repeated_key_reads_the_url_once(web: Web, tenant: Account, site: Site
     assert site.asked == ["/cat.png"]
 
 
-@pytest.mark.sqlite_only
 def test_a_submit_with_urls_costs_one_token(web: Web, tenant: Account, site: Site) -> None:
     tenant.tenant.submits_per_second, tenant.tenant.submit_burst = 0.001, 4
     tenant.tenant.save()
@@ -198,6 +197,7 @@ def test_a_submit_with_urls_costs_one_token(web: Web, tenant: Account, site: Sit
     assert left == ["r=3", "r=1"]
 
 
+@pytest.mark.database
 def test_a_batch_refuses_only_the_job_whose_url_fails(web: Web, tenant: Account, site: Site) -> None:
     def script(visit: Visit) -> None:
         if b"/missing" in visit.server.requests[-1]:
@@ -221,7 +221,6 @@ def test_a_batch_refuses_only_the_job_whose_url_fails(web: Web, tenant: Account,
     assert len(site.asked) == 2
 
 
-@pytest.mark.sqlite_only
 def test_a_form_may_have_urls_too(web: Web, tenant: Account, site: Site) -> None:
     job = {"model": "zimg", "payload": {"image": site.url(), "more": [{"$file": "b"}]}}
     answer = requests.post(
@@ -235,7 +234,6 @@ def test_a_form_may_have_urls_too(web: Web, tenant: Account, site: Site) -> None
     assert site.asked == ["/cat.png"]
 
 
-@pytest.mark.sqlite_only
 def test_a_rerun_reads_new_urls(web: Web, tenant: Account, site: Site) -> None:
     submit(web, tenant, {"image": site.url()})
     job = Job.objects.get()
@@ -246,7 +244,6 @@ def test_a_rerun_reads_new_urls(web: Web, tenant: Account, site: Site) -> None:
     assert site.asked == ["/cat.png", "/new.png"]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("url", "why"),
     [
@@ -276,7 +273,6 @@ def test_a_url_that_must_not_be_read_is_refused(
     assert_nothing_stored()
 
 
-@pytest.mark.sqlite_only
 def test_a_gpu_server_is_not_read(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +283,6 @@ def test_a_gpu_server_is_not_read(
     assert site.asked == []
 
 
-@pytest.mark.sqlite_only
 def test_a_name_that_changes_its_address_is_read_at_the_checked_one(
     web: Web, tenant: Account, site: Site, names: dict[str, list[list[str]]]
 ) -> None:
@@ -313,7 +308,6 @@ def dripping(visit: Visit) -> None:
         visit.send(b".")
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("script", "why"),
     [
@@ -349,7 +343,6 @@ def test_a_hostile_server_costs_its_own_submit(
     assert_nothing_stored()
 
 
-@pytest.mark.sqlite_only
 def test_a_full_disk_is_not_the_servers_fault(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,7 +359,6 @@ def test_a_full_disk_is_not_the_servers_fault(
     assert submit(web, tenant, {"image": site.url()}).status_code == 202
 
 
-@pytest.mark.sqlite_only
 def test_a_certificate_of_another_name_is_refused(
     web: Web, tenant: Account, site: Site, names: dict[str, list[list[str]]]
 ) -> None:
@@ -376,7 +368,6 @@ def test_a_certificate_of_another_name_is_refused(
     assert "certificate" in answer.json()["detail"]
 
 
-@pytest.mark.sqlite_only
 def test_more_urls_than_allowed_are_refused(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,7 +378,6 @@ def test_more_urls_than_allowed_are_refused(
     assert_nothing_stored()
 
 
-@pytest.mark.sqlite_only
 def test_the_bytes_of_all_urls_of_a_request_are_bounded(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,14 +392,12 @@ def test_the_bytes_of_all_urls_of_a_request_are_bounded(
     assert_nothing_stored()
 
 
-@pytest.mark.sqlite_only
 def test_a_job_that_the_checks_refuse_reads_no_url(web: Web, tenant: Account, site: Site) -> None:
     answer = submit(web, tenant, {"image": site.url(), "link": 5})
     assert (answer.status_code, answer.json()["code"]) == (422, "payload_invalid")
     assert site.asked == []
 
 
-@pytest.mark.sqlite_only
 def test_hanging_urls_block_no_other_submit_and_tenants_have_shares(
     web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,7 +433,6 @@ def test_hanging_urls_block_no_other_submit_and_tenants_have_shares(
     assert Job.objects.count() == 24 + 6
 
 
-@pytest.mark.sqlite_only
 def test_a_client_that_leaves_ends_its_fetch(web: Web, tenant: Account, site: Site) -> None:
     site.script = lambda visit: visit.wait_for_hang_up()
     with pytest.raises(requests.Timeout):

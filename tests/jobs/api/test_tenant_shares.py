@@ -35,7 +35,6 @@ from tests.support.waiting import wait_for
 
 from .conftest import Account, forget_keys
 
-pytestmark = pytest.mark.sqlite_only
 __all__ = ["redis_url", "tenant", "web"]
 SUBMIT = "/api/v1/queue/submit"
 

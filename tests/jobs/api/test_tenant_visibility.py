@@ -20,8 +20,6 @@ from tests.support import factories as builders
 from .conftest import Account, account, forget_keys
 from .test_access import ROUTES, filled
 
-pytestmark = pytest.mark.sqlite_only
-
 ADDRESS, PATH, LINE, RIVAL = "10.66.77.88:5000", "/srv/models/flux.py", "Traceback (most", "rival-corp"
 SECRETS = (ADDRESS, PATH, LINE, RIVAL, "the-boss", "gpu-7.internal")
 SAID = f"RuntimeError: http://{ADDRESS}/run on gpu-7.internal failed in {PATH} beside {RIVAL}'s job"

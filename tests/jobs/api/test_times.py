@@ -15,8 +15,6 @@ from tests.support.fakes import ManualClock
 from .conftest import Account, World, make_model
 from .test_bad_input import problem
 
-pytestmark = pytest.mark.sqlite_only
-
 SUBMIT = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {}}
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -6,7 +6,6 @@ import socket
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-import pytest
 import requests
 
 from dispatcher_project.asgi import WSGI_THREADS
@@ -14,7 +13,6 @@ from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.servers.web import Web
 
 __all__ = ["redis_url", "tenant", "web"]
-pytestmark = pytest.mark.sqlite_only
 LARGE_FILE = "/static/drf_spectacular_sidecar/redoc/bundles/redoc.standalone.js.map"
 
 

@@ -33,7 +33,6 @@ from tests.support.servers.web import Web
 from .conftest import Account
 
 __all__ = ["redis_url", "tenant", "web"]
-pytestmark = pytest.mark.sqlite_only
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 JOB = {"model": "zimg", "payload": {}}
 LONG = 300_000

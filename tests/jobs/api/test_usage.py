@@ -49,6 +49,7 @@ def test_a_tenant_sees_what_it_used(acme: Account, other: Account, world: World,
     assert acme.client.get(USAGE, {"by": "tag"}).json()["total"] is None
 
 
+@pytest.mark.database
 def test_an_operator_sees_any_tenants_and_a_tenant_no_others(
     acme: Account, operator: Account, used: None
 ) -> None:
@@ -58,6 +59,7 @@ def test_an_operator_sees_any_tenants_and_a_tenant_no_others(
     problem(operator.client.get("/api/v1/admin/tenants/none/usage"), 404, "unknown_tenant", "/tenant")
 
 
+@pytest.mark.database
 def test_usage_comes_as_a_table_too(acme: Account, used: None) -> None:
     answer = acme.client.get(USAGE, {"by": "model", "as": "csv"})
     assert answer["Content-Type"] == "text/csv; charset=utf-8"
@@ -72,7 +74,6 @@ def test_usage_comes_as_a_table_too(acme: Account, used: None) -> None:
     assert acme.client.get(USAGE, {"as": "csv", "delimiter": ";"}).status_code == 400
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -93,6 +94,7 @@ def test_bad_questions_are_refused_by_name(acme: Account, parameters: dict[str, 
     assert acme.client.get(USAGE, parameters).status_code == 400
 
 
+@pytest.mark.database
 def test_a_key_learns_what_it_may_do(acme: Account, world: World) -> None:
     make_model("zimg", payload_schema={"type": "object"}, result_schema={"type": "array"})
     make_model("flux")
@@ -131,6 +133,7 @@ def test_a_deleted_keys_requests_are_refused_while_it_is_cached(acme: Account) -
         problem(acme.client.get(url), 401, "invalid_key")
 
 
+@pytest.mark.database
 def test_a_submit_counts_as_waiting(acme: Account) -> None:
     make_model("zimg")
     body = {"model": "zimg", "payload": {}}

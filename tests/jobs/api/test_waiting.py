@@ -21,8 +21,6 @@ from tests.support.waiting import wait_for
 
 from .conftest import Account
 
-pytestmark = pytest.mark.sqlite_only
-
 __all__ = ["redis_url", "tenant", "web"]
 SUBMIT = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {"n": 1}}

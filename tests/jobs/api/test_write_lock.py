@@ -104,7 +104,6 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.sqlite_only
 @pytest.mark.usefixtures("zimg")
 @pytest.mark.parametrize("key", [None, "of-the-batch"])
 def test_jobs_are_stored_under_the_lock(

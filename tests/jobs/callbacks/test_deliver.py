@@ -49,7 +49,6 @@ def test_the_result_arrives_signed_under_the_messages_id(receiver: Receiver, sen
     assert [(line.number, line.status_code, line.error) for line in row.log.all()] == [(1, 204, "")]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 404, 500, 503])
 def test_any_answer_but_2xx_is_tried_again(receiver: Receiver, send: Send, status: int) -> None:
     receiver.answer = say(status, {"Location": "/elsewhere"})
@@ -76,6 +75,7 @@ def test_a_repeat_carries_the_same_id_and_body(receiver: Receiver, send: Send) -
     assert [(line.number, line.status_code) for line in sent.callback.log.all()] == [(1, 500), (2, 200)]
 
 
+@pytest.mark.database
 def test_410_stops_for_good(receiver: Receiver, send: Send) -> None:
     receiver.answer = say(410)
     sent = send(receiver.url)
@@ -115,6 +115,7 @@ def test_a_receiver_that_is_away_is_tried_again(receiver: Receiver, send: Send) 
     assert "ConnectionRefusedError" in line.error
 
 
+@pytest.mark.database
 def test_two_deliverers_at_once_send_once(receiver: Receiver, send: Send) -> None:
     sent = send(receiver.url)
     everybody, outcomes = threading.Barrier(6), []
@@ -177,6 +178,7 @@ def test_no_transaction_is_open_while_sending(receiver: Receiver, send: Send) ->
     assert seen[0].tries == 1
 
 
+@pytest.mark.database
 def test_a_message_with_an_unreadable_secret_waits_and_uses_up_no_try(receiver: Receiver, send: Send) -> None:
     receiver.answer = say(500)
     sent, other = send(receiver.url), send(receiver.url)
@@ -213,6 +215,7 @@ def test_a_message_that_is_not_due_is_not_sent(send: Send) -> None:
     assert deliver("msg_unknown", now=NOW) == "not_due"
 
 
+@pytest.mark.database
 def test_a_replay_sends_again_under_the_same_id_with_a_fresh_schedule(receiver: Receiver, send: Send) -> None:
     receiver.answer = say(410)
     sent = send(receiver.url)
@@ -230,6 +233,7 @@ def test_a_replay_sends_again_under_the_same_id_with_a_fresh_schedule(receiver: 
     assert entry.target == f"callback:{sent.callback.id}"
 
 
+@pytest.mark.database
 def test_a_replay_during_a_try_is_not_undone_by_its_end(receiver: Receiver, send: Send) -> None:
     sent = send(receiver.url)
     later = NOW + timedelta(minutes=5)
@@ -251,6 +255,7 @@ def test_body_that_the_receiver_reads_is_the_stored_text(receiver: Receiver, sen
     assert json.loads(sent.callback.body)["status"] == "completed"
 
 
+@pytest.mark.database
 def test_a_try_asks_the_database_for_few_statements(receiver: Receiver, send: Send) -> None:
     """A client waits for them: BEGIN, three to take the message, COMMIT; BEGIN, two to settle it, COMMIT."""
     sent = send(receiver.url)
@@ -262,6 +267,7 @@ def test_a_try_asks_the_database_for_few_statements(receiver: Receiver, send: Se
     assert len(asked) == 9, [one["sql"] for one in asked.captured_queries]
 
 
+@pytest.mark.database
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's writers take turns with everything")
 def test_taking_a_message_locks_no_row_but_its_own(receiver: Receiver, send: Send) -> None:
     """Its tenant's submits, and the end of its job's attempt, must not wait for it."""

@@ -28,6 +28,7 @@ def picked(ids: list[str]) -> Counter[tuple[str, str]]:
     return Counter((tenant, receiver.partition(":")[0]) for tenant, receiver in rows)
 
 
+@pytest.mark.database
 def test_tenants_take_turns_and_the_receiver_with_the_fewest_in_flight_is_first() -> None:
     many, few = tenant_named("many"), tenant_named("few")
     outbox(many, ["http://a.example.com/"] * 100 + ["http://b.example.com/"], at=NOW)
@@ -45,6 +46,7 @@ def test_tenants_take_turns_and_the_receiver_with_the_fewest_in_flight_is_first(
     assert is_more, "the others go on as soon as one of them has ended"
 
 
+@pytest.mark.database
 def test_a_receiver_with_fewer_in_flight_goes_before_one_that_is_due_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -63,6 +65,7 @@ def test_the_longest_due_of_a_queue_goes_first(send: Callable[..., Sent]) -> Non
     assert set(Picker().pick(Shares(LIMITS), NOW)[0]) == set(ids[-8:])
 
 
+@pytest.mark.database
 def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pick, "QUEUES_LOOKED_AT", 10)
     monkeypatch.setattr(pick, "TENANTS_LOOKED_AT", 1)
@@ -111,6 +114,7 @@ def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
     assert len(asked) == 1, "no message is due"
 
 
+@pytest.mark.database
 def test_the_report_counts_due_messages_and_those_behind_an_open_circuit_apart() -> None:
     tenant = tenant_named("one")
     outbox(tenant, ["http://a.example.com/"] * 3 + ["http://b.example.com/"] * 2, at=NOW)

@@ -49,7 +49,6 @@ def test_a_followed_log_ends_with_its_job(web: Web, tenant: Account, running: Jo
     assert list(lines) == ["four"]
 
 
-@pytest.mark.sqlite_only
 def test_a_followed_log_begins_at_the_tail_or_a_place(web: Web, tenant: Account, running: Job) -> None:
     end_job(running.id)
     assert list(lines_of(follow(web, tenant, running, "&tail=2"))) == ["two", "three"]
@@ -57,7 +56,6 @@ def test_a_followed_log_begins_at_the_tail_or_a_place(web: Web, tenant: Account,
     assert list(lines_of(follow(web, tenant, running, "&after=2"))) == []
 
 
-@pytest.mark.sqlite_only
 def test_a_followed_log_goes_on_through_a_retry(
     web: Web, tenant: Account, running: Job, world: World
 ) -> None:
@@ -71,7 +69,6 @@ def test_a_followed_log_goes_on_through_a_retry(
     assert list(lines) == []
 
 
-@pytest.mark.sqlite_only
 def test_a_disconnect_frees_the_follower(web: Web, tenant: Account, running: Job) -> None:
     answer = follow(web, tenant, running)
     wait_for(lambda: web.front.hub.watched == 1)
@@ -80,7 +77,6 @@ def test_a_disconnect_frees_the_follower(web: Web, tenant: Account, running: Job
     wait_for(lambda: not web.front._streams)
 
 
-@pytest.mark.sqlite_only
 def test_followers_count_as_streams_of_their_reader(web: Web, tenant: Account, running: Job) -> None:
     web.front._streams_per_reader = 2
     opened = [follow(web, tenant, running) for _ in range(2)]
@@ -90,7 +86,6 @@ def test_followers_count_as_streams_of_their_reader(web: Web, tenant: Account, r
         answer.close()
 
 
-@pytest.mark.sqlite_only
 def test_a_deleted_job_ends_its_followers(web: Web, tenant: Account, running: Job) -> None:
     lines = lines_of(follow(web, tenant, running))
     assert [next(lines) for _ in range(3)] == ["one", "two", "three"]
@@ -100,7 +95,6 @@ def test_a_deleted_job_ends_its_followers(web: Web, tenant: Account, running: Jo
     assert list(lines) == []
 
 
-@pytest.mark.sqlite_only
 def test_the_client_follows_to_the_end(web: Web, tenant: Account, running: Job) -> None:
     client = Client(web.url, tenant.key)
     lines = client.logs(running.id, follow=True, tail=2)

@@ -10,7 +10,7 @@ from jobs.models import Job
 from tests.jobs.api.conftest import Account, account, make_model
 from tests.support.announced_jobs import end_job, new_job, say
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def busy_job(tenant: Account, words: int) -> Job:
     return job
 
 
+@pytest.mark.database
 def test_only_events_that_a_listener_lacks_are_read(tenant: Account) -> None:
     old, other, new = busy_job(tenant, 20), busy_job(tenant, 4), new_job(tenant.tenant)
     with CaptureQueriesContext(connection) as queries:

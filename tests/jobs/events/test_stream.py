@@ -77,6 +77,7 @@ def test_one_reader_has_a_bounded_number_of_streams(web: Web, tenant: Account) -
     assert follow(web, tenant, job.id).status_code == 200
 
 
+@pytest.mark.database
 def test_a_reconnecting_client_gets_only_missed_events(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     end_job(job.id)
@@ -117,7 +118,6 @@ def test_a_lost_announcement_costs_a_poll(
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
 
 
-@pytest.mark.sqlite_only
 def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "KEEP_ALIVE_SECONDS", 0.05)
     job = new_job(tenant.tenant)
@@ -128,7 +128,6 @@ def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: py
     assert read_stream(lines)[-1]["event"] == "done"
 
 
-@pytest.mark.sqlite_only
 def test_a_disconnected_client_is_removed(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = follow(web, tenant, job.id)
@@ -137,7 +136,6 @@ def test_a_disconnected_client_is_removed(web: Web, tenant: Account) -> None:
     wait_for(lambda: web.front.hub.watched == 0)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("group", ["operators", "viewers"])
 def test_a_reader_without_results_follows_without_output(web: Web, tenant: Account, group: str) -> None:
     job = new_job(tenant.tenant)
@@ -157,7 +155,6 @@ def test_a_reader_without_results_follows_without_output(web: Web, tenant: Accou
     assert "done" in result
 
 
-@pytest.mark.sqlite_only
 def test_a_stream_needs_a_key_with_access_to_the_job(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}/events", timeout=60)
@@ -166,7 +163,6 @@ def test_a_stream_needs_a_key_with_access_to_the_job(web: Web, tenant: Account) 
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_job")
 
 
-@pytest.mark.sqlite_only
 def test_sixty_listeners_need_no_threads_of_their_own(web: Web, tenant: Account) -> None:
     jobs = [new_job(tenant.tenant).id for _ in range(4)]
     before = threading.active_count()

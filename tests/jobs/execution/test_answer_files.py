@@ -34,7 +34,7 @@ from tests.support.waiting import wait_for
 
 __all__ = ["http", "s3_clients", "s3_stage", "seaweed"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 20_000
 JPEG = b"\xff\xd8\xff\xe0" + b"jpeg" * 10
 SMALL = b"\x89PNG\r\n\x1a\nsmall"
@@ -90,6 +90,7 @@ def content(shop: Shop, reference: Any) -> tuple[bytes, str]:
 # -- what becomes an artifact ---------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_base64_and_data_uris_at_named_places_become_artifacts(shop, server) -> None:
     configure(output_files=["images[*]", "video.data"])
     answer(
@@ -121,7 +122,6 @@ def test_base64_and_data_uris_at_named_places_become_artifacts(shop, server) -> 
     assert {row.made_by_job for row in Artifact.objects.all()} == {job.pk}
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("path", "result"),
     [
@@ -138,7 +138,6 @@ def test_paths_and_spellings(shop, server, path: str, result: Any) -> None:
     assert Artifact.objects.get().bytes == len(PNG)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "escape", [lambda text: text.replace("/", "\\/"), lambda text: text.replace("+", "\\u002b")]
 )
@@ -247,7 +246,6 @@ def failed(shop: Shop, error: type[Exception], code: str, *, retried: bool = Fal
     return str(job.error_message or Attempt.objects.get().error_message)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("result", "says"),
     [
@@ -328,7 +326,6 @@ def test_files_beyond_the_workers_limit_name_the_setting(shop, server, settings,
     assert "more than 50000 bytes (DISPATCHER_ANSWER_FILE_BYTES)" in message
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "headers",
     [{"Content-Length": "999999"}, {"Content-Length": "90000"}, {}],
@@ -379,6 +376,7 @@ def test_nothing_remains_in_the_temporary_folder(shop, server, tmp_path, monkeyp
 # -- a store that is away -------------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_a_store_that_comes_back_gets_each_file_once(shop, server, monkeypatch) -> None:
     configure(output_files=["images[*]"])
     answer(server, {"images": [text_of(PNG), text_of(JPEG)]})
@@ -428,7 +426,6 @@ def test_marked_places_become_artifacts_and_the_rest_is_checked(shop, server) ->
     assert job.result["seed"] == 7
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("result", "says"),
     [
@@ -492,7 +489,6 @@ def pieces_of(megabytes: int) -> Iterator[bytes]:
     yield b'", "seed": 7}}'
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("megabytes", [40, pytest.param(200, marks=pytest.mark.by_hand)])
 def test_a_large_file_in_an_answer_is_never_whole_in_memory(
     shop_of, server, settings, megabytes: int

@@ -34,7 +34,7 @@ from tests.support.factories import make_job, make_running, make_tenant
 from tests.support.fake_leases import FakeLeases
 from tests.support.fakes import START, Told, make_ports
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 BY = "user:boss"
 
@@ -99,6 +99,7 @@ def test_a_filter_describes_itself():
 # -- counting, and doing -----------------------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_a_dry_run_changes_nothing_and_counts_the_jobs():
     waiting, letter = make_job(), make_dead_letter()
     assert [count(JobFilter(), deed, make_ports()) for deed in BulkAction] == [1, 1, 1]
@@ -106,6 +107,7 @@ def test_a_dry_run_changes_nothing_and_counts_the_jobs():
     assert not AuditEntry.objects.exists()
 
 
+@pytest.mark.database
 def test_waiting_jobs_are_cancelled_and_running_ones_get_a_cancel_request():
     waiting, running, letter = make_job(), make_job(), make_dead_letter()
     other = make_job("flux")
@@ -119,6 +121,7 @@ def test_waiting_jobs_are_cancelled_and_running_ones_get_a_cancel_request():
     assert cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports()) == BulkOutcome(0, 0, 0)
 
 
+@pytest.mark.database
 def test_tickets_of_cancelled_jobs_are_removed():
     leases: Any = FakeLeases()
     jobs = [make_job() for _ in range(3)]
@@ -127,6 +130,7 @@ def test_tickets_of_cancelled_jobs_are_removed():
     assert leases.line == []
 
 
+@pytest.mark.database
 def test_waiting_jobs_are_cancelled_before_running_ones():
     """Else a slot that a cancel frees would be given to a job that is about to be cancelled."""
     running = make_job()
@@ -156,6 +160,7 @@ def test_dead_letters_are_dismissed_each_once():
     assert Job.objects.get(id=waiting.id).dismissed_at is None
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("action", [BulkAction.RETRY, BulkAction.DISMISS])
 def test_client_errors_stand_apart_unless_the_filter_names_them(action: BulkAction) -> None:
     client = make_dead_letter(BadInput("steps must be positive"))
@@ -176,6 +181,7 @@ def test_client_errors_stand_apart_unless_the_filter_names_them(action: BulkActi
     )
 
 
+@pytest.mark.database
 def test_a_retry_without_a_filter_leaves_client_errors_alone() -> None:
     client, letter = make_dead_letter(BadInput("no")), make_dead_letter()
     outcome = retry_jobs(JobFilter(), by=BY, ports=make_ports())
@@ -205,6 +211,7 @@ def test_the_oldest_failures_are_retried_first():
     assert states([other]) == [JobState.QUEUED]
 
 
+@pytest.mark.database
 def test_jobs_that_changed_meanwhile_are_counted_as_refused(monkeypatch):
     jobs = [make_job() for _ in range(3)]
     real = job_operations.move_to_cancelled
@@ -222,6 +229,7 @@ def test_jobs_that_changed_meanwhile_are_counted_as_refused(monkeypatch):
 # -- the record ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_a_call_leaves_one_entry_with_the_filter_and_the_jobs():
     ids = [make_dead_letter().id for _ in range(3)]
     retry_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports())

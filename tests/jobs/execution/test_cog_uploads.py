@@ -95,7 +95,6 @@ def _head(address: str, attempt: Attempt, length: int) -> bytes:
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
 
 
-@pytest.mark.sqlite_only
 def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
     cog.files = {"out put.png": PICTURE, "../second.png": b"\x89PNG\r\n\x1a\n2"}
     job = shop.submit({"prompt": "x"})
@@ -110,7 +109,6 @@ def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
     assert b"".join(shop.ports.artifact_store.chunks(first.key)) == PICTURE
 
 
-@pytest.mark.sqlite_only
 def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=1000)
     cog.files = {"out.png": PICTURE}
@@ -121,7 +119,6 @@ def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: An
     assert not Artifact.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_only_a_running_prediction_of_this_server_may_upload(
     cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +151,7 @@ def test_only_a_running_prediction_of_this_server_may_upload(
     assert b" 409 " in answer.split(b"\r\n")[0], "before it sends its bytes"
 
 
+@pytest.mark.database
 def test_a_key_that_was_renewed_is_refused_at_once(cog: CogServer, running: Attempt) -> None:
     assert put(f"{cog.upload_url}/film", of(running))[0] == 201
     call_command("upload_url", "gpu-1", renew=True, yes=True, json=False)
@@ -163,7 +161,6 @@ def test_a_key_that_was_renewed_is_refused_at_once(cog: CogServer, running: Atte
     assert AuditEntry.objects.get().action == "renew_upload_url"
 
 
-@pytest.mark.sqlite_only
 def test_names_are_labels(cog: CogServer, running: Attempt) -> None:
     for number, name in enumerate(("../../etc/passwd", "a\0b", "n" * 4000, "☃.mp4", "")):
         body = b"film %d" % number
@@ -172,7 +169,6 @@ def test_names_are_labels(cog: CogServer, running: Attempt) -> None:
     assert list(names) == ["passwd", "ab", "n" * 255, "☃.mp4", ""]
 
 
-@pytest.mark.sqlite_only
 def test_an_upload_that_is_cut_off_leaves_nothing(shop: Shop, cog: CogServer, running: Attempt) -> None:
     parts = urlsplit(cog.upload_url)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
@@ -182,7 +178,6 @@ def test_an_upload_that_is_cut_off_leaves_nothing(shop: Shop, cog: CogServer, ru
     assert len(list(shop.ports.artifact_store.objects())) == 1
 
 
-@pytest.mark.sqlite_only
 def test_the_files_of_a_run_are_bounded(cog: CogServer, running: Attempt, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, run_artifacts=1)
     assert put(f"{cog.upload_url}/a", of(running), b"a")[0] == 201
@@ -215,7 +210,6 @@ def answer_to_head(address: str, attempt: Attempt, length: int) -> bytes:
         return answer
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
@@ -235,7 +229,6 @@ def test_a_file_over_a_limit_is_refused_before_its_bytes(
     assert put(f"{cog.upload_url}/a", of(running))[0] == 201, "the same one again takes no room"
 
 
-@pytest.mark.sqlite_only
 def test_files_that_are_arriving_count_for_the_limits_of_their_attempt(
     cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +245,6 @@ def test_files_that_are_arriving_count_for_the_limits_of_their_attempt(
     assert put(f"{cog.upload_url}/b", of(running), bytes(100_000))[0] == 201
 
 
-@pytest.mark.sqlite_only
 def test_files_never_fill_the_temporary_folder(
     cog: CogServer, running: Attempt, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +266,7 @@ def test_files_never_fill_the_temporary_folder(
     assert b"700000 bytes together, 0.7" in answer_to_head(cog.upload_url, running, 700_001)
 
 
+@pytest.mark.database
 def test_a_prediction_may_end_before_its_start_is_committed(
     shop: Shop, cog: CogServer, running: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ from django.db import connection
 from jobs.models import SweepRun
 from jobs.reports.database_clock import database_time, last_database_time
 
+pytestmark = pytest.mark.database
+
 
 def in_a_thread(ask: Callable[[], float | None]) -> float | None:
     seen: list[float | None] = []

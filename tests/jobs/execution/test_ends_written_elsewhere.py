@@ -62,7 +62,6 @@ def test_a_run_whose_attempt_ended_before_it_was_sent_is_never_sent() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 def test_the_job_prefetched_behind_an_ended_attempt_is_queued_again_and_the_slot_stays_in_quarantine(
     hands: Hands,
 ) -> None:
@@ -77,7 +76,6 @@ def test_the_job_prefetched_behind_an_ended_attempt_is_queued_again_and_the_slot
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 def test_an_answer_for_an_ended_attempt_does_not_count(hands: Hands) -> None:
     job = hands.submit()
     hands.gpu.on_start = lambda run: end_elsewhere(hands, run)

@@ -15,7 +15,7 @@ from jobs.execution.gpu_worker import Changes, changes_for
 from jobs.models import Attempt, Job, PushedResult
 from tests.support.factories import make_job, make_model, make_running, make_server
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def test_each_run_gets_the_changes_of_its_own_job_attempt_and_server() -> None:

@@ -17,7 +17,7 @@ from tests.jobs.execution.by_hand import Hands, by_hand
 from tests.support.shop import Shop
 from verification.laws import replayed
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def run(hands: Hands) -> Job:
@@ -93,6 +93,7 @@ def test_a_restored_end_comes_before_the_next_start_on_its_slot(shop: Shop) -> N
     assert hands.slot() == "free"
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: bool) -> None:
     first, second = by_hand(shop, ServerFailed("answered 500")), by_hand(shop)
@@ -115,6 +116,7 @@ def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: boo
     assert not list(replayed())
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("error", [Interrupted("stopped"), ServerLost("gone")])
 @pytest.mark.parametrize("knows_start", [True, False])
 def test_a_restored_end_keeps_its_jobs_cancel(shop: Shop, knows_start: bool, error: GpuError) -> None:

@@ -14,7 +14,7 @@ from tests.jobs.execution.by_hand import Hands, by_hand
 from tests.support.by_process import run_sweep
 from tests.support.shop import Shop
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def forget_starts(*_: Any) -> None:
@@ -72,6 +72,7 @@ def test_a_start_whose_job_had_just_been_queued_is_restored(shop: Shop, state: J
     assert list(kinds) == ["queued", "queued", "started", "completed"]
 
 
+@pytest.mark.database
 def test_a_start_committed_together_with_the_end_before_it_is_restored(shop: Shop) -> None:
     """On the standby, that run's row is live on the slot again."""
     hands = by_hand(shop)
@@ -97,6 +98,7 @@ def test_a_start_committed_together_with_the_end_before_it_is_restored(shop: Sho
     assert list(states) == [(first.id, AttemptState.SENT), (second.id, AttemptState.COMPLETED)]
 
 
+@pytest.mark.database
 def test_the_failure_of_a_run_with_a_lost_start_counts_and_quarantines_its_slot(shop: Shop) -> None:
     job = run_over_a_failover(by_hand(shop, ServerLost("gone")))
     assert (job.state, job.tries) == (JobState.RETRYING, 1)

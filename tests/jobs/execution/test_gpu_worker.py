@@ -18,7 +18,7 @@ from tests.support.shop import state
 from tests.support.system.gates import open_gate
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_sync_job_completes(shop):
@@ -49,6 +49,7 @@ def test_an_async_job_is_polled_to_its_end(shop):
     assert Attempt.objects.get(job=job).remote_id != ""
 
 
+@pytest.mark.database
 def test_one_thread_goes_straight_on_with_the_slot(shop, settings):
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     jobs = [shop.submit({"seconds": 0.01}) for _ in range(20)]
@@ -83,6 +84,7 @@ def test_a_broken_connection_quarantines_the_slot(shop):
     wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "quarantined")
 
 
+@pytest.mark.database
 def test_a_cancel_reaches_the_gpu_and_ends_the_job(shop):
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
@@ -97,6 +99,7 @@ def test_a_cancel_reaches_the_gpu_and_ends_the_job(shop):
     assert Attempt.objects.get(job=job).evidence
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(
     "shop", [{"mode": "async", "handler": "tests.support.system.gates:run"}], indirect=True
 )
@@ -118,6 +121,7 @@ def test_a_deploy_hands_the_run_over_and_the_gpu_runs_it_once(shop):
     assert len(shop.node.runs()) == 1
 
 
+@pytest.mark.database
 def test_a_thread_whose_hand_back_is_lost_keeps_claiming_behind_the_group_commit(shop, settings):
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=0.0)
     shop.ports = make_ports(shop.leases, clock=shop.ports.clock, told=shop.told, wake=False)
@@ -148,6 +152,7 @@ def test_at_most_once_is_failed_after_a_broken_connection(shop):
     assert job.error_code == "lost_at_most_once"
 
 
+@pytest.mark.database
 def test_two_workers_share_the_slots_and_no_job_runs_twice(shop):
     jobs = [shop.submit({"seconds": 0.02}) for _ in range(40)]
     workers = [shop.worker(), shop.worker()]

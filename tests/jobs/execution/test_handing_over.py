@@ -19,7 +19,7 @@ from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt
 from tests.jobs.execution.by_hand import OVER, by_hand
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 # -- the remote id --------------------------------------------------------------------------------------

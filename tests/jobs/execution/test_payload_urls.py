@@ -60,6 +60,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Any]) -> lis
     return asked
 
 
+@pytest.mark.database
 def test_the_file_is_read_once_for_all_tries_and_its_server_gets_a_url_of_ours(
     shop: Shop, server: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +82,6 @@ def test_the_file_is_read_once_for_all_tries_and_its_server_gets_a_url_of_ours(
     assert asked == [URL]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("image", "says"),
     [
@@ -105,6 +105,7 @@ def test_a_file_that_may_not_be_read_fails_the_job_before_its_server_is_asked(
     assert not [request for request, _ in server.seen if request.startswith("POST")]
 
 
+@pytest.mark.database
 def test_a_cancel_ends_the_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = threading.Event()
 

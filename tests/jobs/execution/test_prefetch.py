@@ -29,7 +29,7 @@ from tests.support.shop import Shop, state
 
 __all__ = ["hands"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 # -- it is sent first, and the ended run released afterwards ---------------------------------------------

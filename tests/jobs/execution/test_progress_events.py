@@ -115,7 +115,6 @@ def test_an_attempts_output_is_bounded() -> None:
     assert sum(data.get("left_out", 0) for _, _, data in buffer.written) == 20
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.django_db(transaction=True)
 def test_later_tries_may_write_less_output(shop: Shop) -> None:
     hands = by_hand(shop, Accepted("r1"))

@@ -14,7 +14,7 @@ from jobs.models import Attempt
 from tests.jobs.execution.by_hand import by_hand
 from tests.support.shop import state
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def charges(hands) -> list[float]:
@@ -83,6 +83,7 @@ def test_a_run_is_charged_its_time(shop, answer):
     assert Attempt.objects.get(job=job).gpu_seconds == 5.0
 
 
+@pytest.mark.database
 def test_an_adopted_run_is_charged_from_its_first_start(shop):
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
@@ -98,6 +99,7 @@ def test_an_adopted_run_is_charged_from_its_first_start(shop):
     assert charged >= 25.0
 
 
+@pytest.mark.database
 def test_a_thread_whose_hand_back_is_lost_keeps_claiming(shop, settings):
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=0.0)
     hands = by_hand(shop, wake=False)
@@ -106,6 +108,7 @@ def test_a_thread_whose_hand_back_is_lost_keeps_claiming(shop, settings):
     assert [report.job_id for report in reports] == [job.id for job in jobs]
 
 
+@pytest.mark.database
 def test_a_thread_whose_hand_back_was_sent_ends_its_task(shop, settings):
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=0.0)
     hands = by_hand(shop)

@@ -26,7 +26,7 @@ from tests.support.fakes import ManualClock, make_ports
 from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Counted(FakeLeases):

@@ -47,7 +47,7 @@ from tests.support.fakes import START
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1000
 
 Run = Callable[[RunRequest], Any]
@@ -225,6 +225,7 @@ def running(shop) -> tuple[Job, str]:
     return job, make_running(job, slot="gpu-1/0")
 
 
+@pytest.mark.database
 def test_a_client_that_promised_the_same_content_meanwhile_shares_its_artifact(shop, running) -> None:
     job, attempt_id = running
     secured = secured_picture(shop, job, attempt_id)
@@ -277,6 +278,7 @@ def test_an_output_that_was_removed_before_its_end_is_written_makes_its_run_a_fa
     assert not ArtifactUse.objects.exists()
 
 
+@pytest.mark.database
 def test_an_artifact_that_its_owner_deletes_before_the_end_is_written_is_not_referred_to(
     shop, running
 ) -> None:
@@ -300,6 +302,7 @@ def test_references_inside_an_artifact_are_never_changed(shop, running) -> None:
     assert job.state == JobState.RETRYING
 
 
+@pytest.mark.database
 def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(shop, running) -> None:
     job, attempt_id = running
     store = shop.ports.artifact_store
@@ -316,6 +319,7 @@ def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(shop, 
     assert Artifact.objects.get().state == "stored"
 
 
+@pytest.mark.database
 def test_a_tenant_over_its_quota_gets_no_output(shop, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=7000)
     artifact_of(b"x" * 1000)
@@ -329,6 +333,7 @@ def test_a_tenant_over_its_quota_gets_no_output(shop, settings) -> None:
     assert run_once(shop, save_picture).state == JobState.COMPLETED
 
 
+@pytest.mark.database
 def test_runs_at_the_same_time_never_exceed_the_quota_together(shop, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=len(PICTURE) + 10)
     tenant_id, now = make_tenant("acme").pk, shop.ports.clock.now()
@@ -451,6 +456,7 @@ def test_a_run_whose_store_stays_away_is_tried_again_and_charged(shop, monkeypat
     assert Attempt.objects.get().slot_freed
 
 
+@pytest.mark.database
 def test_a_run_without_outputs_asks_neither_database_nor_store(
     shop, django_assert_num_queries, monkeypatch
 ) -> None:
@@ -491,6 +497,7 @@ def limited(settings: Any, **values: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, **values)
 
 
+@pytest.mark.database
 def test_a_long_result_becomes_an_artifact_and_its_callback_stays_short(shop, settings) -> None:
     limited(settings, inline_result_bytes=1000)
     long = {"text": "ü" * 10_000, "list": list(range(300))}
@@ -529,6 +536,7 @@ def test_a_model_may_set_its_own_limit_and_steps_of_workflows_have_none(
     assert inline_bytes_of(spec, followed_by) == expected
 
 
+@pytest.mark.database
 def test_a_long_result_may_refer_to_outputs_of_its_run(shop, settings) -> None:
     limited(settings, inline_result_bytes=1000)
     mine = artifact_of(PICTURE)
@@ -586,6 +594,7 @@ def test_the_pauses_between_tries_grow_and_the_result_is_kept() -> None:
     assert bench.runner.calls == ["start"]
 
 
+@pytest.mark.database
 def test_the_wait_for_the_store_ends_and_that_for_the_database_does_not() -> None:
     bench = waiting_bench(*[OutputsUnrecorded()] * 20, *[OutputsUnavailable("away")] * 9, seconds=30.0)
     step = bench.wait_through()

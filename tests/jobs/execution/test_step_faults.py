@@ -187,6 +187,7 @@ def test_two_threads_settle_at_once():
     settlement._confirm_ends()
 
 
+@pytest.mark.database
 @pytest.mark.django_db
 def test_a_pushed_progress_does_not_hide_the_pushed_result():
     from jobs.execution.pushed_results import accept_push

@@ -38,7 +38,7 @@ from tests.support.waiting import wait_for
 
 __all__ = ["server", "shop"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
@@ -111,7 +111,6 @@ def test_endless_redirects_end(shop, server) -> None:
 # -- addresses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "url",
     [
@@ -143,7 +142,6 @@ def test_a_redirect_to_a_private_address_is_not_followed(shop, server, other) ->
     assert other.seen == []
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("url", ["{other}/f", "http://user:pw@{host}/f", "http://{host}:99999/f", "https://"])
 def test_http_elsewhere_and_malformed_urls_are_refused(shop, server, other, url: str) -> None:
     host = server.url.removeprefix("http://")
@@ -201,7 +199,6 @@ def with_status(server: Answering, status: int, *, path: str = "/f") -> None:
     server.post, server.get = post, get
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("status", [401, 404, 410, 204])
 def test_a_file_that_is_not_there_is_for_good(shop, server, status: int) -> None:
     answer(server, {"file": f"{server.url}/f"})
@@ -209,7 +206,6 @@ def test_a_file_that_is_not_there_is_for_good(shop, server, status: int) -> None
     assert f"/file can't be read: its URL answers {status}" in failed(shop, OutputInvalid, "output_invalid")
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_a_server_that_fails_is_asked_again_and_costs_a_try_in_the_end(shop, server, status: int) -> None:
     answer(server, {"file": f"{server.url}/f"})

@@ -18,7 +18,6 @@ RIGHT = 0.95
 
 
 @pytest.mark.django_db
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("cases", [FEW, pytest.param(MANY, marks=pytest.mark.by_hand)])
 @pytest.mark.parametrize("cause", list(CAUSES))
 def test_the_first_reason_names_the_cause(valkey: EmbeddedValkey, cause: str, cases: int) -> None:

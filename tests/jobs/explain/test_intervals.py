@@ -18,7 +18,6 @@ from jobs.explain.snapshot import Index, Reason, Servers, Snapshot
 JOBS = 1_500
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "shape",
     [

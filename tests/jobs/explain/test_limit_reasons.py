@@ -25,7 +25,7 @@ from tests.support.fakes import make_ports
 from .injected import capped, over_quota
 from .scene import Scene
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

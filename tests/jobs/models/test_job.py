@@ -7,9 +7,10 @@ from foundation.ids import new_id
 from jobs.models import Job
 from tests.support.factories import make_job
 
+pytestmark = pytest.mark.database
+
 
 @pytest.mark.django_db
-@pytest.mark.database
 def test_a_process_of_the_previous_release_can_insert_jobs() -> None:
     """During an upgrade, the INSERT of the previous release lacks the newest columns."""
     make_job()

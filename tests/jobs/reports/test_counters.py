@@ -9,6 +9,8 @@ from jobs.models import Tally
 from jobs.reports import counters
 from jobs.reports.counters import Name
 
+pytestmark = pytest.mark.database
+
 
 @pytest.mark.django_db
 def test_counts_are_added_and_zero_counts_are_not_written() -> None:
@@ -42,7 +44,6 @@ def test_concurrent_counts_are_not_lost() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.database
 def test_best_effort_counting_does_not_wait_for_a_hung_transaction() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks the whole database: see the writer's own tests")

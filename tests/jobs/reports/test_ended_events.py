@@ -10,7 +10,7 @@ from jobs.models import Event, Job
 from jobs.reports.rollups import ended_between
 from tests.support.job_lives import Lives
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def test_every_end_is_found_once_whatever_the_page_size() -> None:

@@ -22,7 +22,7 @@ from tests.support.factories import (
 )
 from tests.support.fakes import START, AbsentLeases
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def look(layer: Any, **asked: Any) -> FleetSnapshot:
@@ -42,6 +42,7 @@ def test_a_cell_leads_to_its_job_and_tenant() -> None:
     assert "a/0" not in snapshot.attempts
 
 
+@pytest.mark.database
 def test_without_redis_the_database_says_what_runs() -> None:
     model = make_model("flux")
     make_server("a", model=model, slots=2)
@@ -56,6 +57,7 @@ def test_without_redis_the_database_says_what_runs() -> None:
         AbsentLeases().slots_of(["a"])
 
 
+@pytest.mark.database
 def test_servers_are_filtered_by_pool_name_and_trouble_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     flux, zimg = make_model("flux"), make_model("zimg")
     for name in ("a1", "a2", "b1"):

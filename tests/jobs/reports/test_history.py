@@ -14,7 +14,7 @@ from tests.support.factories import make_tenant
 from tests.support.fakes import START, ManualClock, make_ports
 from tests.support.job_lives import Lives
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 class AtOnce(EventHorizon):

@@ -55,6 +55,7 @@ def test_lists_by_time_are_exact(
     assert [row.place_us for row in chosen] == found
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("bounds", [(START, None), (None, START), (START, START)])
 def test_lists_by_time_are_read_by_id(jobs: list[Job], bounds: tuple[Any, Any]) -> None:
     rows = Job.objects.filter(created_between(*bounds)).order_by("-id")[:50]

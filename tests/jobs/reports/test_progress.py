@@ -26,7 +26,7 @@ from jobs.reports.progress import (
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def running(slot: str = "gpu-1/0") -> Job:
@@ -67,6 +67,7 @@ def test_the_latest_progress_of_a_running_attempt_counts() -> None:
     assert progress_of(job) == Reported(0.5, "step 8", START + timedelta(seconds=2))
 
 
+@pytest.mark.database
 def test_a_retry_and_an_end_show_no_progress_of_the_attempt_before() -> None:
     job = running()
     report(job, "progress", {"part": 1, "progress": 0.9})
@@ -110,6 +111,7 @@ def test_a_page_of_jobs_is_read_with_one_query() -> None:
     assert getattr(waiting[0], SHOWN_PROGRESS) is None
 
 
+@pytest.mark.database
 def test_the_query_uses_the_index_of_progress() -> None:
     job, asked = running(), []
 

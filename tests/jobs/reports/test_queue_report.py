@@ -22,7 +22,7 @@ from jobs.reports.rollups import counted
 from tests.support.factories import make_job, make_model, make_running, make_tenant
 from tests.support.fakes import START
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 NOW = START + timedelta(minutes=10)
 
 
@@ -56,6 +56,7 @@ def by_model(snapshot: QueueSnapshot) -> dict[str, ModelQueue]:
     return {line.model: line for line in snapshot.lines}
 
 
+@pytest.mark.database
 def test_waiting_running_retrying_and_the_oldest() -> None:
     flux, wide = make_model("flux"), make_model("wide", pool="flux")
     make_model("idle")
@@ -117,6 +118,7 @@ def test_pauses_are_shown_at_their_subjects() -> None:
     assert snapshot.system_pause.reason == "fire"
 
 
+@pytest.mark.database
 def test_shares_are_per_pool_and_include_waiting_tenants() -> None:
     model = make_model("flux")
     acme, globex, waits = make_tenant("acme", weight=3.0), make_tenant("globex"), make_tenant("waits")
@@ -172,6 +174,7 @@ def test_more_jobs_cost_no_more_queries() -> None:
     assert over_jobs == []
 
 
+@pytest.mark.database
 def test_the_oldest_job_is_found_by_an_index() -> None:
     if connection.vendor != "sqlite":
         pytest.skip("the plan of an empty table says nothing elsewhere")

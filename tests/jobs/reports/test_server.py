@@ -16,7 +16,7 @@ from tests.gpus.reports.test_fleet import Seen, view
 from tests.support.factories import make_job, make_model, make_running, make_server
 from tests.support.fakes import START
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def make_attempts(count: int, *, at: datetime, **values: Any) -> None:
@@ -30,6 +30,7 @@ def make_attempts(count: int, *, at: datetime, **values: Any) -> None:
     )
 
 
+@pytest.mark.database
 def test_a_busy_servers_runs_are_those_of_the_last_hour() -> None:
     make_attempts(20, at=START)
     make_attempts(5, at=START - timedelta(hours=2))
@@ -55,6 +56,7 @@ def test_runs_are_bounded_in_number_and_in_text() -> None:
     assert runs[0].message == "x" * 300
 
 
+@pytest.mark.database
 def test_failures_are_counted_by_their_code() -> None:
     make_attempts(2, at=START, state="failed", error_code="timeout", error_message="too slow\nTraceback")
     make_attempts(3, at=START - timedelta(minutes=1), state="lost", error_code="server_lost")
@@ -72,6 +74,7 @@ def test_a_run_lasts_until_its_end() -> None:
     assert (run.seconds, run.has_failed) == (None, False)
 
 
+@pytest.mark.database
 def test_one_servers_snapshot_has_its_slots_and_attempts() -> None:
     model = make_model("flux")
     make_server("a", model=model, slots=1)

@@ -24,7 +24,7 @@ from tests.support.factories import make_job, make_tenant
 from tests.support.fakes import START, ManualClock, make_ports
 from tests.support.job_lives import Lives
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 FIRST, LAST = START.date() - timedelta(days=1), START.date() + timedelta(days=40)
 
 
@@ -74,6 +74,7 @@ def test_a_day_is_that_of_the_ends_in_utc(lives: Lives) -> None:
     assert [row.key for row in usage(tenant.pk, one, one, UsageBy.DAY)] == [rows[1].key]
 
 
+@pytest.mark.database
 def test_hours_are_folded_once_however_often_the_sweep_runs_or_dies(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_hours_are_folded_once_however_often_the_sweep_runs_or_dies(
     assert gpu_seconds(after) == pytest.approx(gpu_seconds(before))
 
 
+@pytest.mark.database
 def test_days_are_deleted_after_their_retention(lives: Lives, settings: LazySettings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, usage_days=20)
     TagUsage.objects.create(day=START.date(), tenant=Tenant.objects.get(name="acme"), tag="x")
@@ -124,6 +126,7 @@ def cancelled() -> Callable[..., None]:
     return make
 
 
+@pytest.mark.database
 def test_a_job_counts_for_each_of_its_tags(cancelled: Callable[..., None]) -> None:
     cancelled("a", "b")
     cancelled("a")
@@ -136,6 +139,7 @@ def test_a_job_counts_for_each_of_its_tags(cancelled: Callable[..., None]) -> No
     assert [(row.key, row.cancelled) for row in rows] == [("a", 2), ("b", 2)]
 
 
+@pytest.mark.database
 def test_tags_beyond_the_limit_of_a_day_share_a_row(
     cancelled: Callable[..., None], settings: LazySettings
 ) -> None:

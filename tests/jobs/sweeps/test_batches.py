@@ -108,6 +108,7 @@ def test_a_ticket_that_cannot_be_removed_delays_only_its_own_job(
     assert set(Job.objects.filter(state="failed").values_list("id", flat=True)) == {first, last}
 
 
+@pytest.mark.database
 def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     for _ in range(3):
@@ -124,6 +125,7 @@ def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: py
     assert not world.announced
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_locked_in_the_order_of_their_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch, case: Case

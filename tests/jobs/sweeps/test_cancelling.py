@@ -38,6 +38,7 @@ def test_without_a_proof_the_job_is_cancelling_and_its_slot_in_quarantine(world:
     assert cancel_job(lost.job_id, ports=world.ports) is CancelOutcome.REQUESTED, "idempotent"
 
 
+@pytest.mark.database
 def test_the_proof_cancels_the_job_and_is_stored_as_evidence(world: World, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
     assert cancelling.sweep(world.ports).repaired == 1
@@ -58,6 +59,7 @@ def test_a_proof_from_before_the_attempts_end_does_not_count(world: World, lost:
     assert cancelling.sweep(world.ports).repaired == 0
 
 
+@pytest.mark.database
 def test_without_a_quarantine_row_the_run_limit_is_the_proof(world: World, lost: Lease) -> None:
     Server.objects.all().delete()
     world.clock.advance(99.9)
@@ -74,6 +76,7 @@ def test_a_deadline_does_not_change_a_cancelling_job(world: World, lost: Lease) 
     assert job().state == JobState.CANCELLING
 
 
+@pytest.mark.database
 def test_another_quarantine_of_the_slot_does_not_delay_the_cancel(world: World, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
     QuarantinedSlot.objects.create(

@@ -91,6 +91,7 @@ def test_a_scheduled_job_is_ordered_by_its_start_time(world: World) -> None:
     assert order == [before.id, job.id, after.id]
 
 
+@pytest.mark.database
 def test_a_scheduled_job_is_queued_without_redis(world: World) -> None:
     job = later(world, 0.0)
     world.redis_is_gone = True
@@ -152,6 +153,7 @@ def test_many_jobs_of_one_time_do_not_delay_the_tick(world: World, monkeypatch: 
     assert [due_starts.sweep(world.ports).repaired for _ in range(3)] == [4, 4, 2]
 
 
+@pytest.mark.database
 def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
     assert sum(world.leases.depth("m").waiting.values()) == 2
 
 
+@pytest.mark.database
 def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     for _ in range(3):

@@ -93,6 +93,7 @@ def test_an_accepted_attempt_becomes_adoptable_and_its_job_runs_on(world: World,
     assert (adopted.attempt_id, adopted.adopted, adopted.epoch) == (lease.attempt_id, True, 1)
 
 
+@pytest.mark.database
 def test_a_higher_epoch_in_the_database_is_written_to_the_lease(world: World, lease: Lease) -> None:
     world.start(lease)
     world.accept(lease)
@@ -131,6 +132,7 @@ def test_an_at_most_once_job_fails_when_its_sent_attempt_is_lost(world: World) -
     assert Job.objects.get().error_code == "lost_at_most_once"
 
 
+@pytest.mark.database
 def test_a_start_whose_job_was_cancelled_leaves_a_quarantined_slot(world: World, lease: Lease) -> None:
     transitions.end_waiting(lease.job_id, JobState.CANCELLED, world.clock.now(), code="cancelled", message="")
     assert expire(world).repaired == 1
@@ -196,6 +198,7 @@ def test_an_ended_attempt_whose_slot_was_proven_free_frees_it(world: World, leas
     assert world.slot() == "free"
 
 
+@pytest.mark.database
 def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: World, lease: Lease) -> None:
     world.start(lease)
     end(world, lease, ending=Ending(RunTimedOut(), suspect=True))
@@ -203,6 +206,7 @@ def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: World,
     assert world.slot() == "quarantined"
 
 
+@pytest.mark.database
 def test_a_later_proof_frees_the_slot(world: World, lease: Lease) -> None:
     world.start(lease)
     end(world, lease, ending=Ending(RunTimedOut(), suspect=True))

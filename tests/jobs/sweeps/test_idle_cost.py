@@ -11,6 +11,8 @@ from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
 from tests.jobs.sweeps.conftest import World
 
+pytestmark = pytest.mark.database
+
 
 @pytest.mark.usefixtures("all_remembered")
 def test_ten_idle_seconds_cost_few_queries(world: World) -> None:

@@ -130,14 +130,12 @@ def claim(leases: RedisLeases, worker: str = "w") -> Lease | None:
     return leases.claim("m", worker=worker, attempt_id=new_id())
 
 
-@pytest.mark.sqlite_only
 def test_without_a_row_the_first_layout_is_in_use(upgrade: Upgrade) -> None:
     assert upgrade.old.ports.layouts.is_layout_in_use()
     assert not upgrade.old.ports.layouts.refusal(upgrade.fleet)
     assert not upgrade.new.ports.layouts.is_layout_in_use()
 
 
-@pytest.mark.sqlite_only
 def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
     upgrade.world.server()
     job = upgrade.world.job()
@@ -149,7 +147,6 @@ def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
     assert not upgrade.world.client.exists(f"gpuq:{{{upgrade.fleet}}}:v7:rebuild")
 
 
-@pytest.mark.sqlite_only
 def test_workers_keep_their_leases_in_an_index_that_is_no_longer_in_use(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
@@ -164,7 +161,6 @@ def test_workers_keep_their_leases_in_an_index_that_is_no_longer_in_use(upgrade:
         claim(upgrade.old.leases)
 
 
-@pytest.mark.sqlite_only
 def test_a_closed_index_leases_no_slot_to_processes_that_did_not_read_the_row(upgrade: Upgrade) -> None:
     upgrade.world.server(slots=2)
     for _ in range(2):
@@ -180,6 +176,7 @@ def test_a_closed_index_leases_no_slot_to_processes_that_did_not_read_the_row(up
     assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).activity().closed_by == "test"
 
 
+@pytest.mark.database
 def test_a_switch_waits_until_every_start_is_committed_and_reported(upgrade: Upgrade) -> None:
     upgrade.world.server(slots=2)
     for _ in range(2):
@@ -199,7 +196,6 @@ def test_a_switch_waits_until_every_start_is_committed_and_reported(upgrade: Upg
     assert (upgrade.row.layout, upgrade.row.next_layout) == (NEW, None)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("said", [["main"], "all", 7, True, {"main": {"switch": "x"}}])
 def test_a_switch_waits_for_a_process_with_another_format_of_readiness(upgrade: Upgrade, said: Any) -> None:
     upgrade.world.server()
@@ -211,7 +207,6 @@ def test_a_switch_waits_for_a_process_with_another_format_of_readiness(upgrade: 
     )
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_waits_for_runs_of_workers_without_switch_support(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
@@ -222,7 +217,6 @@ def test_a_switch_waits_for_runs_of_workers_without_switch_support(upgrade: Upgr
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_waits_for_a_dead_worker_no_longer_than_its_lease(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
@@ -235,7 +229,6 @@ def test_a_switch_waits_for_a_dead_worker_no_longer_than_its_lease(upgrade: Upgr
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
-@pytest.mark.sqlite_only
 def test_a_run_continues_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server(slots=2)
@@ -256,7 +249,6 @@ def test_a_run_continues_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrad
     assert len(waiting) == 2
 
 
-@pytest.mark.sqlite_only
 def test_the_end_of_a_run_of_the_old_layout_frees_its_slot(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
@@ -270,7 +262,6 @@ def test_the_end_of_a_run_of_the_old_layout_frees_its_slot(upgrade: Upgrade) -> 
     assert claim(upgrade.new.leases, "new") is not None
 
 
-@pytest.mark.sqlite_only
 def test_a_worker_that_dies_after_the_switch_loses_its_runs(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
@@ -284,6 +275,7 @@ def test_a_worker_that_dies_after_the_switch_loses_its_runs(upgrade: Upgrade) ->
     assert Job.objects.get(id=job.id).deaths == 1
 
 
+@pytest.mark.database
 def test_no_worker_is_declared_dead_while_clocks_disagree(upgrade: Upgrade) -> None:
     """With the clock ahead, all live workers look silent until their next heartbeat."""
     world = upgrade.world
@@ -300,7 +292,6 @@ def test_no_worker_is_declared_dead_while_clocks_disagree(upgrade: Upgrade) -> N
     assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
 
 
-@pytest.mark.sqlite_only
 def test_old_leases_of_the_new_layout_are_discarded(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
@@ -333,7 +324,6 @@ def test_an_index_can_be_switched_back_and_forth(upgrade: Upgrade) -> None:
         claim(upgrade.new.leases)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("call", range(4))
 def test_an_interrupted_switch_is_continued(upgrade: Upgrade, call: int) -> None:
     """Interrupt the switch at each call to Redis and before each write; another process continues it."""
@@ -379,7 +369,6 @@ def test_an_interrupted_switch_is_continued(upgrade: Upgrade, call: int) -> None
         claim(upgrade.unaware)
 
 
-@pytest.mark.sqlite_only
 def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
@@ -394,7 +383,6 @@ def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade
     assert claim(upgrade.old.leases) is not None
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("opened_first", [False, True])
 def test_an_empty_redis_opens_no_older_index(upgrade: Upgrade, opened_first: bool) -> None:
     """A process of a version without `FleetIndex` finds no index and rebuilds that of its own layout."""
@@ -412,7 +400,6 @@ def test_an_empty_redis_opens_no_older_index(upgrade: Upgrade, opened_first: boo
     assert claim(upgrade.new.leases) is not None
 
 
-@pytest.mark.sqlite_only
 def test_an_open_index_of_an_older_layout_is_closed(upgrade: Upgrade) -> None:
     upgrade.world.server()
     switched(upgrade)
@@ -430,7 +417,6 @@ def test_an_open_index_of_an_older_layout_is_closed(upgrade: Upgrade) -> None:
 # ------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_begins_once_no_process_uses_the_old_index(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.old.beat("old-gpu")
@@ -445,7 +431,6 @@ def test_a_switch_begins_once_no_process_uses_the_old_index(upgrade: Upgrade) ->
     assert upgrade.row.layout == NEW
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_does_not_begin_while_the_old_worker_restarts(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.old.beat("old-sweeps", SWEEPS)
@@ -458,7 +443,6 @@ def test_a_switch_does_not_begin_while_the_old_worker_restarts(upgrade: Upgrade)
     assert not FleetIndex.objects.exists()
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_does_not_begin_without_a_worker_of_the_new_layout(upgrade: Upgrade) -> None:
     upgrade.world.server()
     look(upgrade, seconds=60)
@@ -468,7 +452,6 @@ def test_a_switch_does_not_begin_without_a_worker_of_the_new_layout(upgrade: Upg
     assert upgrade.row.layout == NEW
 
 
-@pytest.mark.sqlite_only
 def test_processes_without_heartbeats_are_detected_by_their_traces_in_redis(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
@@ -485,7 +468,6 @@ def test_processes_without_heartbeats_are_detected_by_their_traces_in_redis(upgr
     assert upgrade.row.layout == NEW
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_to_an_unsupported_layout_is_cancelled(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.begin()
@@ -500,7 +482,6 @@ def test_a_switch_to_an_unsupported_layout_is_cancelled(upgrade: Upgrade) -> Non
     assert upgrade.row.layout == OLD
 
 
-@pytest.mark.sqlite_only
 def test_a_switch_of_a_removed_version_is_cancelled(upgrade: Upgrade) -> None:
     """Both versions were rolled back during their switch."""
     upgrade.world.server()
@@ -520,7 +501,6 @@ def test_a_switch_of_a_removed_version_is_cancelled(upgrade: Upgrade) -> None:
 # -- a worker's reports ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_a_worker_is_ready_once_the_index_is_closed_and_its_starts_are_committed(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
@@ -551,6 +531,7 @@ def test_presence_reports_changes_at_once(upgrade: Upgrade) -> None:
     assert not processes.is_live_in_other_layout("w1", OLD)
 
 
+@pytest.mark.database
 def test_a_worker_that_died_while_the_database_clock_was_ahead_expires_in_time(upgrade: Upgrade) -> None:
     upgrade.old.beat("dead")
     upgrade.old.beat("alive")

@@ -20,7 +20,6 @@ from jobs.sweeps import long_waits
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World, attempt_of
 
-pytestmark = pytest.mark.database
 MINUTE = timedelta(seconds=60)
 
 
@@ -53,6 +52,7 @@ def test_the_message_names_the_limit_that_the_job_came_with(world: World) -> Non
     assert job.error_message == "The job waited longer than its limit of 60 s (max_queued_seconds)."
 
 
+@pytest.mark.database
 def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: World) -> None:
     world.server()
     job = waiting(world)
@@ -90,6 +90,7 @@ def test_a_retried_dead_letter_gets_a_new_queue_deadline(world: World) -> None:
     assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, world.clock.now() + MINUTE)
 
 
+@pytest.mark.database
 def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(world: World) -> None:
     """The older version opens a round and keeps the queue deadline of the previous one."""
     world.server()

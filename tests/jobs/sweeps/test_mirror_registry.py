@@ -24,13 +24,13 @@ def sweep(world: World) -> int:
     return run_sweep("mirror_registry", world.ports).repaired
 
 
+@pytest.mark.database
 def test_without_changes_the_registry_is_not_written(world: World) -> None:
     world.server()
     assert sweep(world) == 1
     assert sweep(world) == 0
 
 
-@pytest.mark.sqlite_only
 def test_the_registry_is_rewritten_periodically_after_a_database_lost_commits(world: World) -> None:
     """Redis has a pause whose row was lost."""
     world.server()
@@ -65,7 +65,6 @@ def test_a_server_without_a_row_is_removed_from_the_index(world: World) -> None:
     assert world.leases.slots("gpu-1") == []
 
 
-@pytest.mark.sqlite_only
 def test_a_server_removed_before_this_process_started_is_removed_from_the_index(world: World) -> None:
     """Removed without Redis; the sweep process restarted before Redis was back."""
     world.server()
@@ -76,7 +75,6 @@ def test_a_server_removed_before_this_process_started_is_removed_from_the_index(
     assert world.leases.servers() == ["gpu-2"]
 
 
-@pytest.mark.sqlite_only
 def test_a_server_registered_during_its_removal_is_written_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +92,6 @@ def test_a_server_registered_during_its_removal_is_written_again(
     assert world.slot() == "free"
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_server_registered_again_without_redis_has_no_strikes(world: World, is_restarted: bool) -> None:
     """The server had failures before, and an operator freed its slot while Redis was unavailable.
@@ -120,7 +117,6 @@ def test_a_server_registered_again_without_redis_has_no_strikes(world: World, is
     assert run(world.ports).repaired == 0
 
 
-@pytest.mark.sqlite_only
 def test_runs_on_a_removed_server_continue(world: World) -> None:
     world.server()
     world.job()
@@ -132,7 +128,6 @@ def test_runs_on_a_removed_server_continue(world: World) -> None:
     assert world.leases.servers() == ["gpu-1"]
 
 
-@pytest.mark.sqlite_only
 def test_a_slot_proven_free_before_its_quarantine_is_written_to_redis_stays_free(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +167,6 @@ def test_rules_swapped_between_tenants_are_written(world: World) -> None:
     assert rules_told(world, 2) == (2.0, 1, None)
 
 
-@pytest.mark.sqlite_only
 def test_rules_reset_to_the_defaults_are_written(world: World) -> None:
     world.server()
     Tenant.objects.update(max_running=2)
@@ -191,7 +185,6 @@ def test_a_removed_placement_and_a_changed_algorithm_are_written(world: World) -
     assert sweep(world) == 1
 
 
-@pytest.mark.sqlite_only
 def test_an_unhealthy_pinned_server_is_written_as_no_capacity(world: World) -> None:
     world.server()
     Server.objects.update(host="box.1", healthy=True)
@@ -204,7 +197,6 @@ def test_an_unhealthy_pinned_server_is_written_as_no_capacity(world: World) -> N
     assert [view.state for view in world.leases.slots("gpu-1")] == ["free"]
 
 
-@pytest.mark.sqlite_only
 def test_a_tenants_new_weight_is_written(world: World) -> None:
     world.server()
     sweep(world)
@@ -214,7 +206,6 @@ def test_a_tenants_new_weight_is_written(world: World) -> None:
     assert rules_told(world) == (3.0, 1, None)
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("rule", "value", "told"),
     [
@@ -244,7 +235,6 @@ def rules_told(world: World, tenant: int = 0) -> tuple[float, int, int | None]:
     return float(weight), band, None if most == -1 else most
 
 
-@pytest.mark.sqlite_only
 def test_a_new_index_gets_the_whole_registry(world: World) -> None:
     world.server()
     sweep(world)
@@ -255,7 +245,6 @@ def test_a_new_index_gets_the_whole_registry(world: World) -> None:
     assert world.slot() == "free"
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("kind", "name"), [(Pause.Kind.SYSTEM, ""), (Pause.Kind.MODEL, "m"), (Pause.Kind.TENANT, None)]
 )
@@ -272,7 +261,6 @@ def test_a_pause_outside_the_api_and_its_end_are_written(world: World, kind: Pau
     assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 
 
-@pytest.mark.sqlite_only
 def test_a_resume_missed_by_redis_is_written_although_the_rows_are_unchanged(world: World) -> None:
     """Paused and resumed between two runs of the sweep: only the pause has reached Redis."""
     world.server()
@@ -286,7 +274,6 @@ def test_a_resume_missed_by_redis_is_written_although_the_rows_are_unchanged(wor
     assert world.leases.claim("m", worker="w1", attempt_id="a1") is not None
 
 
-@pytest.mark.sqlite_only
 def test_without_redis_the_write_is_repeated(world: World) -> None:
     world.server()
     sweep(world)

@@ -60,12 +60,14 @@ def test_a_run_past_its_limit_without_a_worker_is_lost(world: World, lease: Leas
     assert world.slot() == "quarantined"
 
 
+@pytest.mark.database
 def test_each_model_has_its_own_run_limit(world: World, lease: Lease) -> None:
     world.leases.quarantine(lease.slot, lease.attempt_id)
     ModelConfig.objects.filter(name="m").update(max_run_seconds=10 * LIMIT)
     assert sweep_after(world, LIMIT + 61).repaired == 0
 
 
+@pytest.mark.database
 def test_a_run_past_its_limit_is_left_to_a_worker_that_holds_it(world: World, lease: Lease) -> None:
     assert sweep_after(world, LIMIT + 61).repaired == 0
 

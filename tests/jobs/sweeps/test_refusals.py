@@ -117,6 +117,7 @@ def test_attempts_younger_than_an_hour_stay(clock: ManualClock, ports: Ports) ->
     assert len(numbers(job)) == 3 * SHOWN
 
 
+@pytest.mark.database
 def test_attempts_that_are_in_no_rollup_yet_stay(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 3 * SHOWN)
     fifth = Event.objects.get(job=job, seq=5)
@@ -135,6 +136,7 @@ def test_no_row_is_deleted_while_clocks_disagree(clock: ManualClock) -> None:
     assert len(numbers(job)) == 3 * SHOWN
 
 
+@pytest.mark.database
 def test_an_event_stream_continues_after_the_gap(
     clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_old_jobs_are_deleted_with_their_rows_and_counted(
     assert PurgeLedger.objects.get().count == 4
 
 
+@pytest.mark.database
 def test_a_job_with_a_pending_callback_stays(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
     """The pending message would be deleted with the job."""
     old = clock.now() - timedelta(days=31)
@@ -194,6 +195,7 @@ def test_a_job_whose_end_is_in_no_rollup_yet_stays(tenant: Tenant, ports: Ports,
     assert counted.id != uncounted.id
 
 
+@pytest.mark.database
 def test_no_row_is_deleted_while_clocks_disagree(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
     old = ended(tenant, clock.now() - timedelta(days=31))
     clocks = WrongClocks()

@@ -34,7 +34,7 @@ from tests.support.fakes import START, ManualClock, make_ports
 from tests.support.job_lives import Lives
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 class AtOnce(EventHorizon):
@@ -73,6 +73,7 @@ def test_rollups_equal_sums_computed_by_brute_force(monkeypatch: pytest.MonkeyPa
     assert result == Counter((one.model, f"{one.attempt}/{one.then}") for one in lives.closed if one.attempt)
 
 
+@pytest.mark.database
 def test_of_two_concurrent_sweeps_one_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = Lives()
     lives.play(10)
@@ -152,6 +153,7 @@ def test_an_idle_run_costs_few_queries(django_assert_max_num_queries: Callable[.
         sweeper(world)
 
 
+@pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_an_event_id_is_final_once_no_lower_one_can_be_committed() -> None:
     if connection.vendor != "postgresql":

@@ -38,6 +38,7 @@ def look(leases: FakeLeases) -> tuple[int, DesiredState]:
     return count.repaired, leases.servers["box"].desired
 
 
+@pytest.mark.database
 def test_a_server_without_heartbeats_gets_no_jobs_until_they_resume(leases):
     leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, []))
     assert look(leases) == (0, DesiredState.ON)
@@ -67,6 +68,7 @@ def week_of_silence(**changes: object) -> None:
     Server.objects.update(checked_at=START - timedelta(days=8), **changes)
 
 
+@pytest.mark.database
 def test_a_server_silent_for_a_week_is_removed_and_can_register_again(leases):
     leases.heard["box"] = Heartbeat(8 * 86_400.0, heartbeat_report(HOST, []))
     assert look(leases)[0] == 1
@@ -77,6 +79,7 @@ def test_a_server_silent_for_a_week_is_removed_and_can_register_again(leases):
     assert "box" not in leases.servers
 
 
+@pytest.mark.database
 def test_servers_with_operators_settings_or_live_runs_are_not_removed(leases):
     leases.heard["box"] = Heartbeat(8 * 86_400.0, heartbeat_report(HOST, []))
     week_of_silence(desired="off")
@@ -98,6 +101,7 @@ def test_servers_with_operators_settings_or_live_runs_are_not_removed(leases):
     assert not Server.objects.exists()
 
 
+@pytest.mark.database
 def test_a_server_whose_heartbeat_resumes_after_a_week_stays(leases):
     leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, []))
     week_of_silence()

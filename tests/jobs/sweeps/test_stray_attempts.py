@@ -14,6 +14,8 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import stray_attempts
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 
+pytestmark = pytest.mark.database
+
 BACKUPS: list[dict[str, Any]] = [
     {"state": JobState.QUEUED.value, "live_attempt": None},
     {"live_attempt": "01ANOTHERATTEMPT0000000000"},

@@ -94,6 +94,7 @@ def test_an_expired_artifact_is_announced_then_removed_an_hour_later(
     assert (state(fresh), has_object(ports, fresh)) == (("stored", False, False), True)
 
 
+@pytest.mark.database
 def test_a_promise_that_was_never_kept_goes_the_same_way(ports: Ports, clock: VirtualClock) -> None:
     row = make_artifact(ports, b"late", state="promised")
     unused_artifacts.sweep(ports)
@@ -117,6 +118,7 @@ def test_an_artifact_in_use_stays_however_old_it_is(ports: Ports, clock: Virtual
     assert not has_object(ports, row)
 
 
+@pytest.mark.database
 def test_a_use_after_the_tombstone_keeps_the_artifact(ports: Ports, clock: VirtualClock) -> None:
     row = make_artifact(ports, b"used again")
     unused_artifacts.sweep(ports)
@@ -127,6 +129,7 @@ def test_a_use_after_the_tombstone_keeps_the_artifact(ports: Ports, clock: Virtu
     assert (state(row), has_object(ports, row)) == (("stored", False, False), True)
 
 
+@pytest.mark.database
 def test_a_use_that_was_written_under_a_standing_tombstone_keeps_it_too(
     ports: Ports, clock: VirtualClock
 ) -> None:
@@ -171,6 +174,7 @@ def unremovable(monkeypatch: pytest.MonkeyPatch, *rows: Artifact) -> None:
     monkeypatch.setattr(LocalStore, "remove", remove)
 
 
+@pytest.mark.database
 def test_an_object_that_the_store_keeps_does_not_stop_the_others(
     ports: Ports, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +190,7 @@ def test_an_object_that_the_store_keeps_does_not_stop_the_others(
     assert [has_object(ports, row) for row in rows] == [True] * 7 + [False] * 3
 
 
+@pytest.mark.database
 def test_unknown_objects_that_the_store_keeps_do_not_stop_the_listing(
     ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +202,7 @@ def test_unknown_objects_that_the_store_keeps_do_not_stop_the_listing(
     assert [one.key for one in ports.artifact_store.objects()] == keys[:2]
 
 
+@pytest.mark.database
 def test_an_object_is_removed_by_one_process_at_a_time(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the slower one would hit an object that was uploaded again after the faster one."""
     long_ago = ports.clock.now() - timedelta(hours=2)
@@ -216,6 +222,7 @@ def test_an_object_is_removed_by_one_process_at_a_time(ports: Ports, monkeypatch
     assert has_object(ports, second)
 
 
+@pytest.mark.database
 def test_the_sweep_leaves_an_object_to_the_request_that_removes_it(
     ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +241,7 @@ def test_the_sweep_leaves_an_object_to_the_request_that_removes_it(
     assert state(row) == ("gone", True, True)
 
 
+@pytest.mark.database
 def test_the_rows_of_removed_artifacts_are_forgotten_after_the_retention_time(
     ports: Ports, clock: VirtualClock
 ) -> None:
@@ -281,6 +289,7 @@ def test_an_object_without_a_row_is_removed_after_a_day(ports: Ports) -> None:
     assert Artifact.objects.count() == 1
 
 
+@pytest.mark.database
 def test_an_object_that_is_promised_meanwhile_stays(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     old = unknown(ports, b"old", age=25 * HOUR)
     listed = list(ports.artifact_store.objects())
@@ -335,6 +344,7 @@ def test_unfinished_uploads_are_dropped(ports: Ports, clock: VirtualClock) -> No
     assert sweep(ports).repaired == 1
 
 
+@pytest.mark.database
 def test_a_database_without_artifacts_removes_nothing(ports: Ports) -> None:
     assert not unknown_objects.UnknownObjectsSweep().is_needed(ports)
     make_artifact(ports, b"x")
@@ -376,6 +386,7 @@ def test_a_run_is_bounded_and_the_next_one_goes_on(
     assert Artifact.objects.exclude(tombstoned_at=None).count() == 250
 
 
+@pytest.mark.database
 def test_changes_of_bytes_are_merged_also_while_clocks_disagree(ports: Ports) -> None:
     for data in (b"a", b"bb", b"ccc"):
         make_artifact(ports, data)

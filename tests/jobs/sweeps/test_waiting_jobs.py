@@ -249,6 +249,7 @@ def test_a_fleet_without_redis_is_noted(world: World) -> None:
     assert any(note.startswith(world.fleet) for note in run_sweep("reconcile", world.ports).notes)
 
 
+@pytest.mark.database
 def test_a_long_queue_is_read_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tickets, "PAGE", 2)
     monkeypatch.setattr(tickets._page, "_compiled", {})  # with that many rows
@@ -263,6 +264,7 @@ def test_a_long_queue_is_read_over_several_runs(world: World, monkeypatch: pytes
     assert_laws(drained=True, ports=world.ports, accepted=7)
 
 
+@pytest.mark.database
 def test_a_callback_with_a_lost_wake_is_woken_once(world: World) -> None:
     job = world.job(push=False, callback_url="https://x.example/")
     transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
@@ -276,6 +278,7 @@ def test_a_callback_with_a_lost_wake_is_woken_once(world: World) -> None:
     assert run_sweep("due_callbacks", world.ports).repaired == 1
 
 
+@pytest.mark.database
 def test_a_callback_written_by_a_clock_ahead_is_due_at_once(world: World) -> None:
     new, tried = (world.job(push=False, callback_url="https://x.example/") for _ in range(2))
     for job in (new, tried):

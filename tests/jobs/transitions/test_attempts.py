@@ -23,7 +23,7 @@ from tests.support.factories import make_job, make_model, make_running, make_ser
 from tests.support.fake_leases import FakeLeases
 from tests.support.fakes import START, make_ports
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def start(job: Job, slot: str = "gpu-1/0") -> tuple[StartOutcome, str]:
@@ -48,6 +48,7 @@ def types(job: Job) -> list[str]:
     return list(Event.objects.filter(job=job).order_by("seq").values_list("type", flat=True))
 
 
+@pytest.mark.database
 def test_a_start_moves_the_job_and_numbers_the_attempt():
     job = make_job()
     outcome, attempt_id = start(job)
@@ -57,6 +58,7 @@ def test_a_start_moves_the_job_and_numbers_the_attempt():
     assert types(job) == ["queued", "started"]
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(("made", "state"), [(100, JobState.QUEUED), (101, JobState.RETRYING)])
 def test_a_job_that_was_refused_a_hundred_times_pauses(made: int, state: JobState) -> None:
     job = make_job()
@@ -67,6 +69,7 @@ def test_a_job_that_was_refused_a_hundred_times_pauses(made: int, state: JobStat
     assert (job.state, job.tries) == (state, 0)
 
 
+@pytest.mark.database
 def test_a_repeated_start_changes_nothing():
     job = make_job()
     _, attempt_id = start(job)
@@ -75,12 +78,14 @@ def test_a_repeated_start_changes_nothing():
     assert types(job) == ["queued", "started"]
 
 
+@pytest.mark.database
 def test_a_second_start_of_the_same_job_loses():
     job = make_job()
     start(job)
     assert start(job, "gpu-1/1")[0] is StartOutcome.JOB_MOVED
 
 
+@pytest.mark.database
 def test_the_unique_index_refuses_a_second_live_attempt_on_a_slot():
     first, second = make_job(), make_job()
     start(first)
@@ -89,6 +94,7 @@ def test_the_unique_index_refuses_a_second_live_attempt_on_a_slot():
     assert second.state == JobState.QUEUED
 
 
+@pytest.mark.database
 def test_a_job_whose_row_is_older_than_its_attempts_counts_on_from_them():
     job = make_job()
     _, first = start(job)
@@ -100,6 +106,7 @@ def test_a_job_whose_row_is_older_than_its_attempts_counts_on_from_them():
     assert (job.live_attempt, job.attempts_made, Attempt.objects.get(id=second).number) == (second, 2, 2)
 
 
+@pytest.mark.database
 def test_a_cancelled_job_is_not_started():
     job = make_job()
     transitions.end_waiting(job.id, JobState.CANCELLED, START, code="cancelled", message="")
@@ -107,6 +114,7 @@ def test_a_cancelled_job_is_not_started():
     assert Attempt.objects.count() == 0
 
 
+@pytest.mark.database
 def test_a_success_is_stored_with_result_event_and_callback():
     job = make_job(callback_url="http://example.com/hook")
     attempt_id = make_running(job)
@@ -121,6 +129,7 @@ def test_a_success_is_stored_with_result_event_and_callback():
     assert (attempt.state, attempt.slot_freed, attempt.gpu_seconds) == (AttemptState.COMPLETED, True, 4.0)
 
 
+@pytest.mark.database
 def test_an_end_counts_once():
     job = make_job(callback_url="http://example.com/hook")
     attempt_id = make_running(job)
@@ -131,6 +140,7 @@ def test_an_end_counts_once():
     assert Callback.objects.count() == 1
 
 
+@pytest.mark.database
 def test_an_end_of_an_old_epoch_is_refused():
     job = make_job()
     attempt_id = make_running(job, remote_id="r1")
@@ -141,6 +151,7 @@ def test_an_end_of_an_old_epoch_is_refused():
     assert job.result == "mine"
 
 
+@pytest.mark.database
 def test_only_one_takes_an_attempt_over():
     job = make_job()
     attempt_id = make_running(job, remote_id="r1")
@@ -150,12 +161,14 @@ def test_only_one_takes_an_attempt_over():
     assert Attempt.objects.get(id=attempt_id).epoch == 2
 
 
+@pytest.mark.database
 def test_an_attempt_without_a_remote_id_is_not_taken_over():
     job = make_job()
     attempt_id = make_running(job)
     assert not transitions.take_over(job.id, attempt_id, 1, "a", START)
 
 
+@pytest.mark.database
 def test_a_refused_attempt_puts_its_job_back_at_its_place():
     job = make_job(place_us=7)
     attempt_id = make_running(job)
@@ -165,6 +178,7 @@ def test_a_refused_attempt_puts_its_job_back_at_its_place():
     assert Attempt.objects.get(id=attempt_id).state == AttemptState.REFUSED
 
 
+@pytest.mark.database
 def test_a_failed_attempt_waits_for_its_retry():
     job = make_job()
     attempt_id = make_running(job)
@@ -176,6 +190,7 @@ def test_a_failed_attempt_waits_for_its_retry():
     assert Attempt.objects.get(id=attempt_id).error_message == "boom"
 
 
+@pytest.mark.database
 def test_bad_input_ends_the_job_with_the_servers_message():
     job = make_job()
     attempt_id = make_running(job)
@@ -184,6 +199,7 @@ def test_bad_input_ends_the_job_with_the_servers_message():
     assert (job.state, job.error_code, job.error_message) == (JobState.FAILED, "bad_input", "no such style")
 
 
+@pytest.mark.database
 def test_an_uncertain_end_quarantines_the_slot_in_the_same_transaction():
     make_server(model=make_model())
     job = make_job()
@@ -195,6 +211,7 @@ def test_an_uncertain_end_quarantines_the_slot_in_the_same_transaction():
     assert not Attempt.objects.get(id=attempt_id).slot_freed
 
 
+@pytest.mark.database
 def test_a_refused_starts_uncertain_run_still_quarantines_its_slot():
     make_server(model=make_model())
     job = make_job()
@@ -202,6 +219,7 @@ def test_a_refused_starts_uncertain_run_still_quarantines_its_slot():
     assert QuarantinedSlot.objects.filter(freed_at=None).count() == 1
 
 
+@pytest.mark.database
 def test_a_job_that_lost_its_server_avoids_it_next_time():
     job = make_job()
     attempt_id = make_running(job)
@@ -210,6 +228,7 @@ def test_a_job_that_lost_its_server_avoids_it_next_time():
     assert job.ticket.avoid_server == "gpu-1"
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(("ending", "evidence"), [
     (Ending(ServerFailed()), "the server reported: server_error"),
     (Ending(GpuBusy()), "the server reported: busy"),
@@ -228,6 +247,7 @@ def test_a_failure_after_a_requested_cancel_ends_cancelled_and_proves_the_slot_f
     assert Event.objects.order_by("-seq")[0].data["evidence"] == evidence
 
 
+@pytest.mark.database
 def test_a_failure_without_a_cancel_needs_no_proof():
     job = make_job()
     attempt_id = make_running(job)
@@ -235,6 +255,7 @@ def test_a_failure_without_a_cancel_needs_no_proof():
     assert job.attempts.get().evidence == ""
 
 
+@pytest.mark.database
 def test_a_new_round_has_its_own_budget_and_keeps_the_history():
     job = make_job()
     attempt_id = make_running(job)
@@ -247,6 +268,7 @@ def test_a_new_round_has_its_own_budget_and_keeps_the_history():
     assert Attempt.objects.get(id=second).round == 2
 
 
+@pytest.mark.database
 def test_events_are_numbered_without_gaps():
     job = make_job()
     attempt_id = make_running(job, remote_id="r")
@@ -254,6 +276,7 @@ def test_events_are_numbered_without_gaps():
     assert list(Event.objects.filter(job=job).values_list("seq", flat=True)) == [1, 2, 3, 4]
 
 
+@pytest.mark.database
 def test_the_remote_id_of_an_old_epoch_is_not_written():
     job = make_job()
     attempt_id = make_running(job, remote_id="r1")
@@ -261,6 +284,7 @@ def test_the_remote_id_of_an_old_epoch_is_not_written():
     assert not transitions.note_remote_id(job.id, attempt_id, 1, "r2", START)
 
 
+@pytest.mark.database
 def test_progress_events_belong_to_the_live_attempt_only():
     job = make_job()
     _, attempt_id = start(job)
@@ -276,6 +300,7 @@ def test_progress_events_belong_to_the_live_attempt_only():
     assert types(job) == ["queued", "started", "partial", "progress", "completed"]
 
 
+@pytest.mark.database
 def test_progress_whose_commit_was_not_confirmed_is_not_written_twice():
     job = make_job()
     _, attempt_id = start(job)
@@ -295,6 +320,7 @@ def test_progress_whose_commit_was_not_confirmed_is_not_written_twice():
     assert types(job)[-1] == "partial", "the adopting worker counts its parts from 1"
 
 
+@pytest.mark.database
 def test_an_illegal_move_of_a_job_is_refused_and_writes_nothing() -> None:
     job = make_job()
     with pytest.raises(IllegalMove, match="from queued to completed"):
@@ -303,6 +329,7 @@ def test_an_illegal_move_of_a_job_is_refused_and_writes_nothing() -> None:
     assert (job.state, types(job)) == ("queued", ["queued"])
 
 
+@pytest.mark.database
 def test_an_illegal_move_of_an_attempt_is_refused_and_writes_nothing() -> None:
     _, attempt_id = start(make_job())
     attempt = Attempt.objects.get(id=attempt_id)
@@ -318,7 +345,6 @@ _ERRORS = sorted(
 )
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("error", _ERRORS)
 @pytest.mark.parametrize("live", [AttemptState.SENT, AttemptState.WAITING])
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -337,6 +363,7 @@ def test_no_end_of_a_run_is_an_illegal_move(
     assert Attempt.objects.get(id=attempt_id).state not in Attempt.LIVE
 
 
+@pytest.mark.database
 def test_a_late_end_of_a_round_that_an_operator_reopened_changes_nothing() -> None:
     """Its slot is still in quarantine; the new round runs elsewhere."""
     model = make_model("m")
@@ -357,6 +384,7 @@ def test_a_late_end_of_a_round_that_an_operator_reopened_changes_nothing() -> No
     assert Callback.objects.filter(job=job).count() == 0
 
 
+@pytest.mark.database
 def test_of_two_operators_who_rerun_a_job_one_opens_a_round() -> None:
     job = make_job(max_retries=0)
     _, attempt_id = start(job)

@@ -8,7 +8,6 @@ from dispatcher_project.supervisor.embedded import find_valkey
 from tests.verification.simulation.player import Player
 
 pytestmark = [
-    pytest.mark.sqlite_only,
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]

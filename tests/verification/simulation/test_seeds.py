@@ -19,7 +19,6 @@ from tests.verification.simulation.player import HASH_SEED, MIGRATED, Player
 from tests.verification.simulation.player import __name__ as player_module
 
 pytestmark = [
-    pytest.mark.sqlite_only,
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]

@@ -19,7 +19,7 @@ from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run
 from workflows.tasks import advance_now
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.usefixtures("zimg")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
 
 A_MODEL = {"model": "zimg", "payload": {"prompt": {"$ref": "inputs.prompt"}}}
 FILM = {
@@ -47,6 +47,7 @@ def advance(world: World, run_id: str) -> None:
     advance_now(Advancer(world.ports), run_id)
 
 
+@pytest.mark.database
 def test_a_definition_is_stored_once_per_content(acme: Account) -> None:
     first, again, changed = put(acme), put(acme), put(acme, {**FILM, "output": None})
     assert [answer.status_code for answer in (first, again, changed)] == [201, 200, 201]
@@ -67,6 +68,7 @@ def test_the_content_of_an_earlier_version_becomes_the_newest_one(acme: Account)
     assert acme.client.get("/api/v1/workflows/film").json()["definition"] == FILM
 
 
+@pytest.mark.database
 def test_versions_are_listed_by_page(acme: Account, other: Account) -> None:
     hashes = [put(acme, {**FILM, "output": number}).json()["sha256"] for number in range(12)]
     path = "/api/v1/workflows/film/versions"
@@ -86,7 +88,6 @@ def sub(workflow: str, **more: Any) -> dict[str, Any]:
     return {"nodes": {"sub": {"workflow": workflow, **more}}}
 
 
-@pytest.mark.sqlite_only
 def test_a_workflow_that_contains_itself_is_refused(acme: Account) -> None:
     assert put(acme, sub("b"), "a").status_code == 201, "b is checked when it is stored"
     assert put(acme, sub("c"), "b").status_code == 201
@@ -100,7 +101,6 @@ def test_a_workflow_that_contains_itself_is_refused(acme: Account) -> None:
     assert put(acme, {"nodes": {"x": A_MODEL}}, "c").status_code == 201
 
 
-@pytest.mark.sqlite_only
 def test_a_workflow_may_contain_an_earlier_version_of_itself(acme: Account) -> None:
     put(acme, {"nodes": {"x": A_MODEL}}, "a")
     assert put(acme, sub("a", version=2), "a").status_code == 422, "it would be version 2"
@@ -108,7 +108,6 @@ def test_a_workflow_may_contain_an_earlier_version_of_itself(acme: Account) -> N
     assert put(acme, sub("a"), "a").status_code == 422
 
 
-@pytest.mark.sqlite_only
 def test_recursion_through_the_node_that_runs_on_failure_is_refused(acme: Account) -> None:
     handler = {"nodes": {"x": A_MODEL, "sub": {"workflow": "a"}}, "on_failure": {"node": "sub"}}
     assert put(acme, handler, "a").json()["errors"][0]["code"] == "recursion"
@@ -119,7 +118,6 @@ def test_workflows_of_another_tenant_are_no_part_of_a_definition(acme: Account, 
     assert put(acme, sub("b"), "a").status_code == 201
 
 
-@pytest.mark.sqlite_only
 def test_a_definition_that_contains_too_many_workflows_is_refused(acme: Account, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_contained=2)
     put(acme, sub("c"), "b")
@@ -129,7 +127,6 @@ def test_a_definition_that_contains_too_many_workflows_is_refused(acme: Account,
     assert "up to 2 workflows" in error["detail"]
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("definition", "pointer", "code"),
     [
@@ -146,7 +143,6 @@ def test_a_wrong_definition_is_refused_with_its_places(
     assert [(error["pointer"], error["code"]) for error in answer.json()["errors"]] == [(pointer, code)]
 
 
-@pytest.mark.sqlite_only
 def test_a_key_for_some_models_of_its_tenant_only(acme: Account) -> None:
     acme.tenant.allowed_models = ["other"]
     acme.tenant.save()
@@ -166,6 +162,7 @@ def test_a_path_that_no_result_of_the_model_has_is_refused(acme: Account) -> Non
     assert put(acme, {"nodes": nodes}).status_code == 201
 
 
+@pytest.mark.database
 def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> None:
     put(acme)
     run_id = start(acme, tags=["demo"], priority=2)
@@ -192,6 +189,7 @@ def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> 
     assert post(acme, f"runs/{run_id}/restart", {"nodes": ["image"]}).json()["round"] == 2
 
 
+@pytest.mark.database
 def test_a_repeated_start_with_one_key_returns_one_run(acme: Account) -> None:
     put(acme)
     body = {"inputs": {"prompt": "x"}}
@@ -204,7 +202,6 @@ def test_a_repeated_start_with_one_key_returns_one_run(acme: Account) -> None:
     assert Run.objects.count() == 1
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -265,6 +262,7 @@ def test_a_run_needs_a_place_in_the_tenants_queue(acme: Account) -> None:
     assert Run.objects.count() == 1
 
 
+@pytest.mark.database
 def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: World) -> None:
     put(acme, {"nodes": {"best": {"timer": {"seconds": 1}}}})
     run_id = start(acme)
@@ -282,6 +280,7 @@ def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, 
     assert (answer.status_code, answer.json()["code"]) == (409, "run_erased")
 
 
+@pytest.mark.database
 def test_another_tenants_workflows_and_runs_do_not_exist(
     acme: Account, other: Account, operator: Account, world: World
 ) -> None:
@@ -298,7 +297,6 @@ def test_another_tenants_workflows_and_runs_do_not_exist(
     assert operator.client.get(f"/api/v1/runs/{run_id}").status_code == 200
 
 
-@pytest.mark.sqlite_only
 def test_a_key_without_the_scope_may_not(acme: Account) -> None:
     put(acme)
     run_id = start(acme)
@@ -310,6 +308,7 @@ def test_a_key_without_the_scope_may_not(acme: Account) -> None:
     assert put(acme).status_code == 403
 
 
+@pytest.mark.database
 def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: World) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}}}})
     ids = [start(acme, inputs=None) for _ in range(2)]
@@ -323,7 +322,6 @@ def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: Wo
     assert sorted(Node.objects.values_list("output", flat=True)) == [1, 2]
 
 
-@pytest.mark.sqlite_only
 def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, world: World) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "p" * 64}}}})
     advance(world, start(acme, inputs=None))
@@ -342,6 +340,7 @@ def test_an_unknown_id_is_not_found(acme: Account, path: str) -> None:
     assert answer.headers["Content-Type"] == "application/problem+json"
 
 
+@pytest.mark.database
 def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
     acme: Account, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +373,7 @@ def test_an_answer_is_compared_as_json(acme: Account, world: World) -> None:
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": 1}).status_code == 200
 
 
+@pytest.mark.database
 def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: World) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}, "map": {"count": 40}}}})
     run_id = start(acme, inputs=None)
@@ -386,7 +386,6 @@ def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: Wor
     assert Node.objects.get(key="paid").output == [2] * 40
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "timer", [{"seconds": "x"}, {"seconds": True}, {"seconds": -1}, {"until": {"a": 1}}, {"until": "soon"}]
 )

@@ -29,7 +29,7 @@ from workflows.schedules.models import Firing, Schedule
 from workflows.sweeps import due_schedules, ended_firings, old_firings
 from workflows.tasks import advance_now
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_each_due_time_starts_one_job_and_has_a_row(stage: Stage) -> None:
@@ -44,6 +44,7 @@ def test_each_due_time_starts_one_job_and_has_a_row(stage: Stage) -> None:
     assert all(one.at - one.due_at <= timedelta(seconds=1) for one in Firing.objects.all())
 
 
+@pytest.mark.database
 def test_a_job_gets_the_due_time_and_the_last_output(stage: Stage) -> None:
     payload = {"at": {"$ref": "due_at"}, "seed": {"$ref": "last.output.seed", "default": 0}, "list": [1]}
     stage.put(submit={"model": "zimg", "payload": payload, "tags": ["nightly"]})
@@ -56,7 +57,6 @@ def test_a_job_gets_the_due_time_and_the_last_output(stage: Stage) -> None:
     assert Job.objects.latest("id").payload["seed"] == 7
 
 
-@pytest.mark.sqlite_only
 def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> None:
     schedule = stage.put(submit={"model": "zimg", "payload": {"x": {"$ref": "last.output"}}})
     stage.run_for(60)
@@ -64,7 +64,6 @@ def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> N
     assert Job.objects.count() == 0
 
 
-@pytest.mark.sqlite_only
 def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:
     definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}, "inputs": {"required": ["day"]}}
     workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
@@ -82,6 +81,7 @@ def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:
 # -- twice, and lost ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_a_due_time_has_one_firing_in_the_database(stage: Stage) -> None:
     schedule = stage.put()
     row = {"schedule": schedule, "due_at": stage.clock.now(), "outcome": "missed", "at": stage.clock.now()}
@@ -102,6 +102,7 @@ def test_of_two_sweepers_with_one_row_one_writes(stage: Stage) -> None:
     assert Job.objects.count() == Firing.objects.count() == len(launched.jobs) == 1
 
 
+@pytest.mark.database
 def test_an_edit_while_it_is_due_wins(stage: Stage) -> None:
     stage.put()
     stage.clock.move(61)
@@ -113,7 +114,6 @@ def test_an_edit_while_it_is_due_wins(stage: Stage) -> None:
     assert Job.objects.count() == 0
 
 
-@pytest.mark.sqlite_only
 def test_an_end_that_is_still_to_come_loses_no_due_time(stage: Stage) -> None:
     schedule = stage.put(catch_up="all")
     stage.clock.move(130)  # no sweep
@@ -122,6 +122,7 @@ def test_an_end_that_is_still_to_come_loses_no_due_time(stage: Stage) -> None:
     assert told(schedule) == [("started", "", 1)] * 2
 
 
+@pytest.mark.database
 def test_an_edit_during_the_sweep_wins(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.put("a")
     other = stage.put("b")
@@ -155,6 +156,7 @@ def test_a_refused_target_does_not_stop_the_others_of_its_transaction(stage: Sta
     assert sorted(reasons) == [("skipped", "tenant_queue_full")] * 2 + [("started", "")] * 3
 
 
+@pytest.mark.database
 def test_a_due_time_with_a_firing_is_not_started_again(stage: Stage) -> None:
     schedule = stage.put()
     stage.run_for(60)
@@ -163,7 +165,6 @@ def test_a_due_time_with_a_firing_is_not_started_again(stage: Stage) -> None:
     assert len(starts(schedule)) == Job.objects.count() == 2
 
 
-@pytest.mark.sqlite_only
 def test_a_clock_that_steps_back_repeats_nothing(stage: Stage) -> None:
     schedule = stage.put()
     stage.run_for(180)
@@ -175,7 +176,6 @@ def test_a_clock_that_steps_back_repeats_nothing(stage: Stage) -> None:
     assert len(starts(schedule)) == Job.objects.count() == 4
 
 
-@pytest.mark.sqlite_only
 def test_a_clock_that_steps_ahead_leaves_a_row_for_each_due_time(stage: Stage) -> None:
     schedule = stage.put()
     stage.run_for(60)
@@ -185,7 +185,6 @@ def test_a_clock_that_steps_ahead_leaves_a_row_for_each_due_time(stage: Stage) -
     assert sum(count for _, _, count in told(schedule)) == 62
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("catch_up", "expected"), [("none", 0), ("last", 1), ("all", 2)])
 def test_ten_minutes_without_a_sweep(stage: Stage, catch_up: str, expected: int) -> None:
     schedule = stage.put(cron="*/4 * * * *", catch_up=catch_up)
@@ -229,6 +228,7 @@ def test_a_crash_in_the_transaction_leaves_the_due_time(
 # -- rows that can't be fired ------------------------------------------------------------------------------
 
 
+@pytest.mark.database
 def test_a_row_that_raises_stops_no_other(stage: Stage) -> None:
     poison = stage.put("a")
     Schedule.objects.filter(pk=poison.pk).update(target={"nonsense": 1})
@@ -240,7 +240,6 @@ def test_a_row_that_raises_stops_no_other(stage: Stage) -> None:
     assert Schedule.objects.get(pk=poison.pk).error_code == "internal_error"
 
 
-@pytest.mark.sqlite_only
 def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     schedule, good = stage.put("a"), stage.put("b", every_seconds=60.0)
     ModelConfig.objects.all().delete()
@@ -249,7 +248,6 @@ def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     assert told(schedule) == told(good) == [("skipped", "unknown_model", 1)]
 
 
-@pytest.mark.sqlite_only
 def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}}
     workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
@@ -259,7 +257,6 @@ def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     assert told(schedule) == [("skipped", "unknown_workflow", 1)]
 
 
-@pytest.mark.sqlite_only
 def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
     schedule = stage.put()
     Tenant.objects.update(allowed_models=["other"])
@@ -268,7 +265,6 @@ def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
     assert told(schedule) == [("skipped", "model_not_allowed", 1)]
 
 
-@pytest.mark.sqlite_only
 def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: Stage) -> None:
     Tenant.objects.update(max_queued=1)
     schedule = stage.put(cron="*/5 * * * *", catch_up="last", catch_up_seconds=120.0)
@@ -282,7 +278,6 @@ def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: S
     assert Job.objects.filter(finished_at=None).count() == 1
 
 
-@pytest.mark.sqlite_only
 def test_an_exhausted_quota_skips_with_its_reason(stage: Stage) -> None:
     Tenant.objects.update(daily_gpu_seconds=0.001)
     schedule = stage.put(catch_up="none")
@@ -295,7 +290,6 @@ def test_an_exhausted_quota_skips_with_its_reason(stage: Stage) -> None:
     assert ("skipped", "quota_exhausted") in {(outcome, reason) for outcome, reason, _ in told(schedule)}
 
 
-@pytest.mark.sqlite_only
 def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage) -> None:
     schedule = stage.put(timezone="Europe/Berlin", catch_up="none")
     Schedule.objects.update(timezone="Europe/Atlantis")
@@ -315,7 +309,6 @@ def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage
 # -- overlaps ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_skip_starts_no_second_one(stage: Stage) -> None:
     schedule = stage.put(overlap="skip")
     stage.run_for(180)
@@ -325,7 +318,6 @@ def test_skip_starts_no_second_one(stage: Stage) -> None:
     assert len(starts(schedule)) == 2
 
 
-@pytest.mark.sqlite_only
 def test_queue_one_starts_one_after_the_end(stage: Stage) -> None:
     schedule = stage.put(overlap="queue_one")
     stage.run_for(180)
@@ -348,7 +340,6 @@ def test_queue_all_starts_them_in_order(stage: Stage) -> None:
     assert list(dues) == sorted(dues)
 
 
-@pytest.mark.sqlite_only
 def test_a_newer_one_cancels_the_one_before(stage: Stage) -> None:
     schedule = stage.put(overlap="cancel_previous")
     stage.run_for(60)
@@ -360,7 +351,6 @@ def test_a_newer_one_cancels_the_one_before(stage: Stage) -> None:
     assert Job.objects.filter(finished_at=None).count() == 1
 
 
-@pytest.mark.sqlite_only
 def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = stage.put(overlap="cancel_previous")
     stage.run_for(60)
@@ -376,7 +366,6 @@ def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: py
 # -- pauses ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     schedule = stage.put(catch_up="all")
     stage.run_for(60)
@@ -393,7 +382,6 @@ def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     ]
 
 
-@pytest.mark.sqlite_only
 def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
     schedule = stage.put()
     until = stage.clock.now() + timedelta(seconds=150)
@@ -402,7 +390,6 @@ def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
     assert told(schedule) == [("skipped", "paused", 2), ("started", "", 1)]
 
 
-@pytest.mark.sqlite_only
 def test_failures_in_a_row_pause_it(stage: Stage) -> None:
     stage.put(pause_after_failures=2)
     for state in (JobState.FAILED, JobState.COMPLETED, JobState.FAILED, JobState.FAILED):
@@ -422,7 +409,6 @@ def test_failures_in_a_row_pause_it(stage: Stage) -> None:
 # -- triggers, backfills, retention --------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
     schedule = operations.pause_schedule(stage.put(overlap="skip"), ports=stage.ports)
     key = operations.RequestKey("k")
@@ -433,7 +419,6 @@ def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
     assert Job.objects.count() == 2
 
 
-@pytest.mark.sqlite_only
 def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
@@ -451,7 +436,6 @@ def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> No
     assert starts(schedule) == list(done.dues)
 
 
-@pytest.mark.sqlite_only
 def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
@@ -463,7 +447,6 @@ def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> N
         operations.backfill(schedule, now + timedelta(minutes=1), now + day, by="me", ports=stage.ports)
 
 
-@pytest.mark.sqlite_only
 def test_a_parallel_backfill_starts_all_at_once(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
@@ -472,6 +455,7 @@ def test_a_parallel_backfill_starts_all_at_once(stage: Stage) -> None:
     assert Job.objects.count() == 4
 
 
+@pytest.mark.database
 def test_old_firings_are_deleted_except_those_under_way(stage: Stage) -> None:
     stage.put()
     stage.run_for(120)
@@ -483,7 +467,6 @@ def test_old_firings_are_deleted_except_those_under_way(stage: Stage) -> None:
     assert Firing.objects.get().ended_at is None
 
 
-@pytest.mark.sqlite_only
 def test_a_firing_whose_job_was_deleted_ends(stage: Stage) -> None:
     stage.put()
     stage.run_for(60)
@@ -492,7 +475,6 @@ def test_a_firing_whose_job_was_deleted_ends(stage: Stage) -> None:
     assert Firing.objects.get().end_state == "gone"
 
 
-@pytest.mark.sqlite_only
 def test_a_one_time_schedule_fires_once(stage: Stage) -> None:
     schedule = stage.put(at=stage.clock.now() + timedelta(seconds=30))
     stage.run_for(90)
@@ -500,7 +482,6 @@ def test_a_one_time_schedule_fires_once(stage: Stage) -> None:
     assert Schedule.objects.get().next_at is None
 
 
-@pytest.mark.sqlite_only
 def test_jitter_delays_the_firing_and_keeps_its_due_time(stage: Stage) -> None:
     schedule = stage.put(jitter_seconds=30.0)
     jitter = schedule.jitter.total_seconds()
@@ -528,7 +509,6 @@ def move_to(stage: Stage, schedule: Schedule, seconds: float) -> None:
     stage.clock.move((schedule.next_due_at - stage.clock.now()).total_seconds() + seconds)
 
 
-@pytest.mark.sqlite_only
 def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *", jitter_seconds=3600.0)
     move_to(stage, schedule, schedule.jitter.total_seconds() / 2)
@@ -538,7 +518,6 @@ def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
     assert Job.objects.get().tags == ["new"]
 
 
-@pytest.mark.sqlite_only
 def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> None:
     schedule = stage.put()
     stage.clock.move(185)
@@ -550,7 +529,6 @@ def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> No
     assert len(told(schedule)) == 1
 
 
-@pytest.mark.sqlite_only
 def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *")
     move_to(stage, schedule, -60)
@@ -573,6 +551,7 @@ def backfilled(stage: Stage, schedule: Schedule, hours: int, **how: Any) -> None
     operations.backfill(schedule, now - timedelta(hours=hours), now, by="x", ports=stage.ports, **how)
 
 
+@pytest.mark.database
 def test_a_waiting_firing_that_raises_costs_no_other_due_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,7 +571,6 @@ def test_a_waiting_firing_that_raises_costs_no_other_due_time(
     assert later.next_due_at == stage.clock.now().replace(minute=30, second=0)
 
 
-@pytest.mark.sqlite_only
 def test_a_newer_one_waits_out_an_outage_of_the_leases(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = stage.put(overlap="cancel_previous")
     stage.run_for(60)
@@ -609,6 +587,7 @@ def test_a_newer_one_waits_out_an_outage_of_the_leases(stage: Stage, monkeypatch
     assert told(schedule) == [("started", "", 1), ("started", "", 1)]
 
 
+@pytest.mark.database
 def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -686,7 +665,6 @@ def test_a_tenant_whose_starts_take_long_keeps_no_other_tenant_waiting(
     assert Job.objects.count() == 21
 
 
-@pytest.mark.sqlite_only
 def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schedule_backfills=5)
     first, second = stage.put("a", cron="0 * * * *"), stage.put("b", cron="0 * * * *")
@@ -697,6 +675,7 @@ def test_waiting_backfills_of_a_tenant_have_a_limit(stage: Stage, settings: Any)
     backfilled(stage, second, 1)
 
 
+@pytest.mark.database
 def test_a_cancel_stops_the_backfills_that_wait_and_nothing_else(stage: Stage) -> None:
     schedule = stage.put(overlap="queue_all")
     stage.run_for(120)  # one of the timetable runs, one waits for it
@@ -718,7 +697,6 @@ def test_a_cancel_stops_the_backfills_that_wait_and_nothing_else(stage: Stage) -
 # -- backfills beside the timetable ------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "queue_all", "cancel_previous"])
 def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> None:
     schedule = stage.put(overlap=overlap)
@@ -737,7 +715,6 @@ def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> N
     assert Firing.objects.exclude(backfill="").filter(outcome="started", ended_at=None).count() == 1
 
 
-@pytest.mark.sqlite_only
 def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     schedule = stage.put(overlap="skip")
     stage.clock.move(0.5)
@@ -746,7 +723,6 @@ def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
 
 
-@pytest.mark.sqlite_only
 def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fire_module, "MAX_STARTS", 2)
     schedule = stage.put(cron="0 * * * *")
@@ -761,7 +737,6 @@ def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage, monkeypatch:
 # -- what waits, and for what ------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_a_backfill_says_that_it_waits_for_a_person(stage: Stage) -> None:
     asks = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1]}}}}
     workflow_operations.put_definition(stage.tenant.pk, "asks", asks, ports=stage.ports)
@@ -784,7 +759,6 @@ def test_a_backfill_says_that_it_waits_for_a_person(stage: Stage) -> None:
     )
 
 
-@pytest.mark.sqlite_only
 def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
     schedule = stage.put(overlap="queue_one")
     stage.run_for(120)
@@ -800,7 +774,6 @@ def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
 # -- one truth about a pause -------------------------------------------------------------------------------
 
 
-@pytest.mark.sqlite_only
 def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *", catch_up="all", catch_up_seconds=86_400.0)
     shown = operations.shown_next_due_at
@@ -823,7 +796,6 @@ def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage
     assert shown(paused, stage.clock.now()) == on_the_hour + timedelta(hours=6)
 
 
-@pytest.mark.sqlite_only
 def test_a_due_time_that_has_come_before_a_pause_is_still_next(stage: Stage) -> None:
     schedule = stage.put(jitter_seconds=3600.0)
     stage.clock.move(90)

@@ -16,7 +16,7 @@ from tests.support.fake_leases import FakeLeases
 
 from .site import JOB, Ask, Site, job, with_headers
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 TEXT = {"content-type": "text/plain"}

@@ -24,7 +24,7 @@ from tests.jobs.api.test_limits import limit
 
 from .site import JOB, Site, job, with_headers
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 KEYED = with_headers(idempotency_key="a")
 
 

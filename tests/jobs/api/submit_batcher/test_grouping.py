@@ -17,6 +17,7 @@ from .site import JOB, Ask, Site, job, with_headers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.database
 def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Site, world: World) -> None:
     responses = batcher.ask(acme.key, *(job(payload={"n": n}, tags=[f"t{n}"]) for n in range(MAX_GROUP + 10)))
     assert {one.status for one in responses} == {202}
