@@ -26,7 +26,7 @@ from gpus.protocol import BANDS
 from jobs.domain.access import Scope
 from jobs.domain.states import JobState
 from jobs.models import ApiKey
-from jobs.models.tenant import MAX_QUEUED, MAX_QUEUED_SECONDS, MAX_RUNNING, MAX_WEIGHT, MIN_WEIGHT
+from jobs.models.tenant import rule_bounds, rule_text
 from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.operations.tenants import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 from jobs.submission.request import BatchItem, Submit
@@ -185,44 +185,35 @@ class OverlapBody(Body):
     ] = OVERLAP_SECONDS
 
 
-Weight = Annotated[
-    float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT), about("Share of GPU-seconds relative to other tenants.")
-]
-Band = Annotated[
-    str,
-    Choice(*BANDS),
-    about("Highest band granted; jobs with a higher priority run first within this band."),
-]
-MaxRunning = Annotated[
-    Annotated[int, Whole(1, MAX_RUNNING)] | None,
-    about("Maximum of running jobs in all pools of a fleet; null: no limit."),
-]
-MaxQueued = Annotated[
-    Annotated[int, Whole(1, MAX_QUEUED)] | None,
-    about("Maximum of waiting jobs; further submits are refused. null: DISPATCHER_TENANT_MAX_QUEUED."),
-]
+def _whole(rule: str) -> Whole:
+    least, most = rule_bounds(rule)
+    return Whole(int(least), int(most))
+
+
+def _number(rule: str) -> Any:
+    least, most = rule_bounds(rule)
+    return Field(ge=least, le=most)
+
+
+def _of(rule: str) -> Any:
+    return about(rule_text(rule, without="null"))
+
+
+Weight = Annotated[float, _number("weight"), _of("weight")]
+Band = Annotated[str, Choice(*BANDS), _of("highest_band")]
+MaxRunning = Annotated[Annotated[int, _whole("max_running")] | None, _of("max_running")]
+MaxQueued = Annotated[Annotated[int, _whole("max_queued")] | None, _of("max_queued")]
 MaxQueuedSeconds = Annotated[
-    Annotated[float, Field(ge=0.001, le=MAX_QUEUED_SECONDS)] | None,
-    about(
-        "Longest total wait of a job; then it fails with max_queued_exceeded. The lower limit of tenant and "
-        "model applies. null: the model's limit."
-    ),
+    Annotated[float, _number("max_queued_seconds")] | None, _of("max_queued_seconds")
 ]
 SubmitsPerSecond = Annotated[
-    Annotated[float, Field(ge=0.001, le=1_000_000)] | None,
-    about("Rate limit: submitted jobs per second on average. null: no limit."),
+    Annotated[float, _number("submits_per_second")] | None, _of("submits_per_second")
 ]
-SubmitBurst = Annotated[
-    Annotated[int, Whole(1, 1_000_000)] | None,
-    about("Burst of the rate limit: jobs at once after a pause. null: the jobs of one second. Needs a rate."),
-]
-DailyGpuSeconds = Annotated[
-    Annotated[float, Field(ge=0.001, le=1e12)] | None,
-    about("Quota: GPU-seconds per UTC day. null: no limit."),
-]
+SubmitBurst = Annotated[Annotated[int, _whole("submit_burst")] | None, _of("submit_burst")]
+DailyGpuSeconds = Annotated[Annotated[float, _number("daily_gpu_seconds")] | None, _of("daily_gpu_seconds")]
 TenantModels = Annotated[
     Annotated[list[Name], Items(most=1000, unique=True)] | None,
-    about("Models that the tenant may submit to. null: all."),
+    _of("allowed_models"),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -16,10 +18,15 @@ MAX_QUEUED_SECONDS = 31_536_000.0
 """A year; a longer time is probably a mistake in the unit."""
 MAX_QUEUED = 2_147_483_647
 """Maximum of the column."""
+MAX_DAILY_GPU_SECONDS = 1e12
 
 
 class Tenant(models.Model):
-    """Owner of jobs. Shares, limits and webhook secrets belong to the tenant, not to its keys."""
+    """Owner of jobs. Shares, limits and webhook secrets belong to the tenant, not to its keys.
+
+    Each rule and limit is one field: the API, the admin form and the options of `create_key` take its bounds
+    and help text from it (`rule_bounds`, `rule_text`).
+    """
 
     name = NameField(unique=True)
     weight = models.FloatField(
@@ -58,7 +65,7 @@ class Tenant(models.Model):
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(1)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_QUEUED)],
         help_text="Maximum of waiting jobs; further submits are refused (429). Empty:"
         " DISPATCHER_TENANT_MAX_QUEUED.",
     )
@@ -90,7 +97,7 @@ class Tenant(models.Model):
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(0.001)],
+        validators=[MinValueValidator(0.001), MaxValueValidator(MAX_DAILY_GPU_SECONDS)],
         help_text="GPU-seconds per UTC day; then submits are refused (429) and waiting jobs are parked "
         "until midnight. Empty: no limit.",
     )
@@ -128,6 +135,23 @@ class Tenant(models.Model):
         """The tenant's rules for the lease layer. Raises ValueError for a row that bypassed the
         validators."""
         return TenantSpec(str(self.pk), self.weight, self.highest_band, self.max_running)
+
+
+def rule_bounds(name: str) -> tuple[float, float]:
+    """Return the least and the greatest value of a tenant's rule, by its validators."""
+    validators = _column(name).validators
+    (least,) = (one.limit_value for one in validators if isinstance(one, MinValueValidator))
+    (most,) = (one.limit_value for one in validators if isinstance(one, MaxValueValidator))
+    return least, most
+
+
+def rule_text(name: str, *, without: str) -> str:
+    """Return the help text of a tenant's rule. without: how the caller writes that it has no value."""
+    return str(_column(name).help_text).replace("Empty:", f"{without}:")
+
+
+def _column(name: str) -> models.Field[Any, Any]:
+    return cast("models.Field[Any, Any]", Tenant._meta.get_field(name))
 
 
 class ApiKey(AbstractAPIKey):

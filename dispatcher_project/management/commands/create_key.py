@@ -7,6 +7,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
+from django.db.models import IntegerField
 from django.utils import timezone
 
 import jobs.ports
@@ -18,7 +19,9 @@ from gpus.registry.audit import cli_actor
 from jobs.api import bodies
 from jobs.domain.access import Scope
 from jobs.models import ApiKey, Tenant
+from jobs.models.tenant import rule_text
 from jobs.operations.tenants import (
+    CHANGEABLE,
     RULES,
     create_key,
     create_tenant,
@@ -51,8 +54,9 @@ class Command(TerminalCommand):
             action="store_true",
             help="replace the webhook secret of an existing tenant; the old one stops working at once",
         )
-        for option, field, kind, text in _LIMITS:
-            parser.add_argument(option, dest=field, type=_or_none(kind), metavar="N", help=text)
+        for rule in _LIMITS:
+            text = f"of the tenant: {rule_text(rule, without='none')}"
+            parser.add_argument(_option(rule), dest=rule, type=_or_none(_kind(rule)), metavar="N", help=text)
         parser.add_argument(
             "--band",
             dest="highest_band",
@@ -119,25 +123,18 @@ class Command(TerminalCommand):
 
 
 _NONE = "none"
-_LIMITS: tuple[tuple[str, str, Callable[[str], float], str], ...] = (
-    ("--weight", "weight", float, "of the tenant: share of GPU time (default 1)"),
-    ("--max-running", "max_running", int, "of the tenant: running jobs (default: no limit)"),
-    (
-        *("--max-queued", "max_queued", int),
-        "of the tenant: waiting jobs (default: DISPATCHER_TENANT_MAX_QUEUED)",
-    ),
-    (
-        *("--max-queued-seconds", "max_queued_seconds", float),
-        "of the tenant: longest wait of a job (default: the model's)",
-    ),
-    ("--rate", "submits_per_second", float, "of the tenant: submits per second (default: no limit)"),
-    ("--burst", "submit_burst", int, "of the tenant: submits at once; needs a rate (default: one second's)"),
-    (
-        *("--daily-gpu-seconds", "daily_gpu_seconds", float),
-        "of the tenant: GPU-seconds per UTC day (default: no limit)",
-    ),
-)
-"""Option, field of the API, kind, help. The value `none` ends a limit."""
+_NAMES = {"submits_per_second": "--rate", "submit_burst": "--burst"}
+"""Options that are not named after their rule."""
+_LIMITS = tuple(rule for rule in CHANGEABLE if rule not in ("highest_band", "allowed_models"))
+"""The tenant's rules that are numbers, each with an option. The value `none` ends a limit."""
+
+
+def _option(rule: str) -> str:
+    return _NAMES.get(rule) or f"--{rule.replace('_', '-')}"
+
+
+def _kind(rule: str) -> Callable[[str], float]:
+    return int if isinstance(Tenant._meta.get_field(rule), IntegerField) else float
 
 
 def _or_none(kind: Callable[[str], float]) -> Callable[[str], float | str]:
@@ -150,7 +147,7 @@ def _or_none(kind: Callable[[str], float]) -> Callable[[str], float | str]:
 
 def _rules(options: dict[str, Any]) -> dict[str, Any]:
     """The tenant's rules among the options, as PATCH of a tenant takes them. Raises CommandError."""
-    given = {field: options[field] for _, field, _, _ in _LIMITS}
+    given = {rule: options[rule] for rule in _LIMITS}
     models = options["tenant_models"]
     given |= {
         "highest_band": options["highest_band"],
