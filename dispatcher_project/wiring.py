@@ -15,6 +15,7 @@ from jobs.ports import Ports, after_seconds
 from jobs.reports.database_clock import database_time, last_database_time
 from jobs.wakes import HintPublisher
 from workflows.execution.retried import retryable
+from workflows.schedules.models import reopen
 
 
 def make_production_ports() -> Ports:
@@ -37,6 +38,7 @@ def make_production_ports() -> Ports:
         wake_callbacks=hints.wake_callbacks,
         wake_followers=hints.wake_followers,
         retryable=retryable,
+        reopened=reopen,
         announce=Announcer(lambda: str(settings.REDIS_URL)),
         database=ConnectionPool().connection,
         layouts=layouts,

@@ -4,7 +4,7 @@ and the simulator inject their own."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -118,6 +118,7 @@ class Ports:
     wake_callbacks: sends hints that these outbox rows are due; best effort, never raises.
     wake_followers: sends hints that these followers have notices of ends; best effort, never raises.
     retryable: selects those of these dead letters whose success counts: for their follower, if they have one.
+    reopened: gets the ids of jobs and runs that had ended and go on, in that transaction.
     announce: announces changed jobs to event streams and long polls; best effort, never raises.
     after: calls a function once, so many seconds later, in the background.
     database: returns a context with a connection for reads by `foundation.database.statements`.
@@ -140,6 +141,7 @@ class Ports:
     announce: Callable[[Sequence[str]], None]
     wake_followers: Callable[[Sequence[str]], None] = lambda followers: None
     retryable: Callable[[QuerySet[Job]], QuerySet[Job]] = lambda letters: letters
+    reopened: Callable[[Collection[str]], None] = lambda ids: None
     after: Callable[[float, Callable[[], None]], None] = after_seconds
     database: Callable[[], AbstractContextManager[None]] = nullcontext
     clock_watch: ClockWatch = field(default_factory=AgreedClocks)

@@ -418,6 +418,7 @@ def restart_run(
         due_notice(run.id, now).save(force_insert=True)
         given = {"nodes": sorted(keys)} if keys else {}
         record(by, "restart_run", f"run:{run_id}", round=run.round, **given)
+        ports.reopened([run.id])
     ports.wake_followers([follower_of(run.id)])
     return run
 

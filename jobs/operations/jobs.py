@@ -127,6 +127,7 @@ def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) 
             job = transitions.requeue_failed(job_id, ports.clock.now(), queue_deadline=deadline)
             if job is not None:
                 record(by, "retry_dead_letter", f"job:{job_id}", round=job.round)
+                ports.reopened([job_id])
                 opened.append(job)
     after_ends([Ended(won=True, job=job) for job in opened], ports)
     return len(opened)

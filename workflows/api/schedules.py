@@ -561,5 +561,5 @@ def firing_json(firing: Firing) -> dict[str, Any]:
         "run_id": firing.run_id,
         "at": firing.at,
         "ended_at": firing.ended_at,
-        "end_state": firing.end_state or None,
+        "end_state": (firing.end_state or None) if firing.ended_at else None,
     }

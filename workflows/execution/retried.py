@@ -105,6 +105,7 @@ def take_retried(run_id: str, ports: Ports) -> bool:
                 run.kept_maps.pop(key, None)  # its list may be another one now
         if is_over:
             _open_round(run, plan)
+            ports.reopened([run.id])
         run.event_seq += 1
         run.save()
         RunEvent.objects.create(

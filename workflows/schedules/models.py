@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 
 from django.db import models
@@ -110,7 +111,7 @@ class Firing(models.Model):
     backfill: of a backfill or a trigger, its request; empty: by the timetable. may_overlap: of a backfill,
     starts while others run. by: who asked for it. reason, detail: why it was not started. job_id, run_id:
     what it started; no foreign keys, because retention deletes them. at: when it was decided. ended_at,
-    end_state: of its job or run.
+    end_state: of its job or run; without ended_at, end_state is that of an earlier end.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -170,6 +171,13 @@ class Firing(models.Model):
         """True of a backfill, which runs beside the timetable's own firings. A trigger is due when it is
         decided."""
         return self.backfill != NO_BACKFILL and self.due_at != self.at
+
+
+def reopen(ids: Collection[str]) -> None:
+    """Open the firings of these jobs and runs, which go on after their end. Rows that are open are written
+    too: the sweep that is about to close one waits for that, and looks again."""
+    started = Firing.objects.filter(Q(job_id__in=ids) | Q(run_id__in=ids))
+    started.update(ended_at=None)
 
 
 OF_BACKFILL = ~Q(backfill=NO_BACKFILL) & ~Q(due_at=F("at"))

@@ -1,8 +1,10 @@
-"""Firings whose job or run has ended: the next one may start, and failures in a row are counted."""
+"""Firings whose job or run has ended: the next one may start, and failures in a row are counted. One whose
+run is restarted, or whose job is retried, is open again (`workflows.schedules.models.reopen`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
@@ -29,9 +31,9 @@ def is_needed(ports: Ports) -> bool:
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: schedules with firings that have ended. repaired: those that this run wrote."""
-    by_schedule: dict[int, list[Firing]] = {}
-    for firing in _ended()[:MAX_FIRINGS]:
-        by_schedule.setdefault(firing.schedule_id, []).append(firing)
+    by_schedule: dict[int, list[str]] = {}
+    for schedule_id, firing_id in _ended().values_list("schedule_id", "id")[:MAX_FIRINGS]:
+        by_schedule.setdefault(schedule_id, []).append(firing_id)
 
     def close(schedule_id: int) -> bool:
         return _close(schedule_id, by_schedule[schedule_id], ports)
@@ -39,7 +41,7 @@ def sweep(ports: Ports) -> SweepCount:
     return sweep_rows("ended_firings", sorted(by_schedule), close)
 
 
-def _ended() -> QuerySet[Firing]:
+def _ended() -> QuerySet[Any]:
     """Return the open firings whose job or run has ended or is gone, oldest first, with `state` and `end`."""
     job, run = Job.objects.filter(id=OuterRef("job_id")), Run.objects.filter(id=OuterRef("run_id"))
     rows = _OPEN.annotate(
@@ -52,15 +54,20 @@ def _ended() -> QuerySet[Firing]:
     return rows.filter(ended).order_by("id")
 
 
-def _close(schedule_id: int, firings: Iterable[Firing], ports: Ports) -> bool:
+def _close(schedule_id: int, ids: Collection[str], ports: Ports) -> bool:
     now = ports.clock.now()
     states: list[str] = []
+    ended = 0
     with transaction.atomic():
         schedule = Schedule.objects.select_for_update().get(pk=schedule_id)
-        for one in firings:
-            state = one.job_state or one.run_state or GONE  # type: ignore[attr-defined]
-            ended_at = one.job_end or one.run_end or now  # type: ignore[attr-defined]
-            if _OPEN.filter(id=one.id).update(ended_at=ended_at, end_state=state):
+        # read again under the locks: a restart may have reopened one of them
+        ids = list(_OPEN.select_for_update().filter(id__in=ids).order_by("id").values_list("id", flat=True))
+        for one in _ended().filter(id__in=ids):
+            state = one.job_state or one.run_state or GONE
+            ended_at = one.job_end or one.run_end or now
+            Firing.objects.filter(id=one.id).update(ended_at=ended_at, end_state=state)
+            ended += 1
+            if (one.end_state, state) != ("failed", "failed"):  # a second failure of one firing counts once
                 states.append(state)
         failures = failures_after(schedule.failures, states)
         most = schedule.pause_after_failures
@@ -76,4 +83,4 @@ def _close(schedule_id: int, firings: Iterable[Firing], ports: Ports) -> bool:
             )
         elif failures != schedule.failures:
             rows.update(failures=failures)
-    return bool(states)
+    return ended > 0

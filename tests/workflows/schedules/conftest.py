@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.support.factories import make_model, make_tenant
 from tests.support.fakes import ManualClock
 from workflows.schedules import operations
 from workflows.schedules.body import ScheduleBody
-from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.models import Firing, Schedule, reopen
 from workflows.sweeps import due_schedules, ended_firings
 
 SUBMIT = {"model": "zimg", "payload": {"prompt": "x"}}
@@ -83,4 +83,5 @@ def starts(schedule: Schedule) -> Sequence[datetime]:
 def stage(db: None) -> Stage:
     world = World(clock=ManualClock())
     make_model("zimg")
-    return Stage(make_tenant(), world.clock, world.ports)  # type: ignore[arg-type]
+    ports = replace(world.ports, reopened=reopen)
+    return Stage(make_tenant(), world.clock, ports)  # type: ignore[arg-type]

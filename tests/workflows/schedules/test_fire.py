@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
+from dispatcher_project.wiring import make_production_ports
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import SharedClock
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
 from jobs.models import Job, Rollup, Tenant
+from jobs.operations.jobs import retry_dead_letter
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
 from workflows import operations as workflow_operations
+from workflows.api.schedules import firing_json
 from workflows.domain.errors import BackfillRefused, TooManyBackfilled
 from workflows.execution.advancer import Advancer
 from workflows.models import Run, Workflow
@@ -25,8 +29,8 @@ from workflows.schedules.backlog import Backlog, backlog_of
 from workflows.schedules.execution import fire as fire_module
 from workflows.schedules.execution.fire import Overtaken, fire
 from workflows.schedules.execution.launch import Launched
-from workflows.schedules.models import Firing, Schedule
-from workflows.sweeps import due_schedules, ended_firings, old_firings
+from workflows.schedules.models import Firing, Schedule, reopen
+from workflows.sweeps import due_schedules, due_waits, ended_firings, old_firings
 from workflows.tasks import advance_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -404,6 +408,97 @@ def test_failures_in_a_row_pause_it(stage: Stage) -> None:
     assert Job.objects.count() == 4
     operations.resume_schedule(row, ports=stage.ports)
     assert Schedule.objects.get().failures == 0
+
+
+def asks(stage: Stage) -> None:
+    """Store a workflow whose question fails when it expires, after 10 s."""
+    node = {"human": {"title": "?", "form": {}, "expires_seconds": 10}}
+    workflow_operations.put_definition(stage.tenant.pk, "w", {"nodes": {"ask": node}}, ports=stage.ports)
+
+
+def expire(stage: Stage, run: Run) -> None:
+    """Fail the run's question, and note the end of its firing."""
+    advance_now(Advancer(stage.ports), run.id)
+    stage.clock.move(11)
+    due_waits.sweep(stage.ports)
+    advance_now(Advancer(stage.ports), run.id)
+    ended_firings.sweep(stage.ports)
+    assert Firing.objects.get(run_id=run.id).end_state == "failed"
+
+
+def test_a_restarted_run_counts_as_running(stage: Stage) -> None:
+    asks(stage)
+    schedule = stage.put(workflow={"name": "w"}, overlap="skip")
+    stage.run_for(60)
+    run = Run.objects.get()
+    expire(stage, run)
+    workflow_operations.restart_run(run.id, ports=stage.ports)
+    advance_now(Advancer(stage.ports), run.id)
+    stage.run_for(55)
+    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
+    assert (shown := firing_json(Firing.objects.get(run_id=run.id)))["ended_at"] is None
+    assert shown["end_state"] is None, "that of the end before"
+
+
+def test_a_firing_that_fails_again_after_a_restart_counts_once_and_its_success_ends_the_row(
+    stage: Stage,
+) -> None:
+    asks(stage)
+    stage.put(workflow={"name": "w"}, pause_after_failures=2)
+    stage.run_for(60)
+    run = Run.objects.get()
+    expire(stage, run)
+    workflow_operations.restart_run(run.id, ports=stage.ports)
+    expire(stage, run)
+    schedule = Schedule.objects.get()
+    assert (schedule.failures, schedule.paused_from) == (1, None)
+    workflow_operations.restart_run(run.id, ports=stage.ports)
+    advance_now(Advancer(stage.ports), run.id)
+    workflow_operations.answer_wait(run, "ask", 1, by="me", ports=stage.ports)
+    advance_now(Advancer(stage.ports), run.id)
+    ended_firings.sweep(stage.ports)
+    assert Firing.objects.get(run_id=run.id).end_state == "completed"
+    assert Schedule.objects.get().failures == 0
+
+
+def test_a_retried_dead_letter_counts_as_running(stage: Stage) -> None:
+    schedule = stage.put(overlap="skip")
+    stage.run_for(60)
+    job = Job.objects.get()
+    stage.end_jobs(JobState.FAILED)
+    ended_firings.sweep(stage.ports)
+    retry_dead_letter(job.id, ports=stage.ports)
+    stage.run_for(60)
+    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
+    stage.end_jobs()
+    ended_firings.sweep(stage.ports)
+    assert Firing.objects.get(job_id=job.id).end_state == "completed"
+
+
+def test_a_restart_beside_the_sweep_that_closes_its_firing_reopens_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep has read that the run has ended, when it is restarted."""
+    asks(stage)
+    stage.put(workflow={"name": "w"}, overlap="skip")
+    stage.run_for(60)
+    run = Run.objects.get()
+    expire(stage, run)
+    reopen([run.id])
+    close = ended_firings._close
+
+    def restart_and_close(*given: Any) -> bool:
+        workflow_operations.restart_run(run.id, ports=stage.ports)
+        return close(*given)
+
+    monkeypatch.setattr(ended_firings, "_close", restart_and_close)
+    assert ended_firings.sweep(stage.ports).repaired == 0
+    assert Firing.objects.get(run_id=run.id).ended_at is None
+
+
+def test_the_ports_of_production_reopen_firings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedClock, "keep_comparing", lambda self, after: None)
+    assert make_production_ports().reopened is reopen
 
 
 # -- triggers, backfills, retention --------------------------------------------------------------------------
