@@ -42,7 +42,7 @@ from workflows.domain.errors import (
 )
 from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
-from workflows.execution.cancelling import cancel_retried, cancel_sub_runs
+from workflows.execution.cancelling import cancel_retried, cancel_sub_runs, may_be_cancelled
 from workflows.execution.model_access import KeyModels, refuse_models, stored_models
 from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
@@ -322,7 +322,7 @@ def cancel_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
     now = ports.clock.now()
     running = Run.objects.filter(id=run_id, state=RunState.RUNNING.value)
     with write_lock(1), transaction.atomic():
-        asked = running.filter(cancel_requested_at=None).update(cancel_requested_at=now)
+        asked = may_be_cancelled(running).update(cancel_requested_at=now)
         if not asked and not running.exists():
             raise RunFinished
         record(by, "cancel_run", f"run:{run_id}")

@@ -358,6 +358,79 @@ def test_a_run_past_its_deadline_fails_and_its_nodes_are_cancelled(theatre: Thea
     assert set(states(run).values()) == {"cancelled"}
 
 
+MAIL = {"ask": ASK, "mail": model(payload={"echo": {"$ref": "error.code"}})}
+
+
+def time_out(theatre: Theatre) -> Run:
+    """Return a run whose deadline has passed, and whose failure node is queued."""
+    run = theatre.start({"nodes": MAIL, "on_failure": {"node": "mail"}}, deadline_seconds=3600.0)
+    theatre.advance(run)
+    Run.objects.update(deadline_at=run.created_at)
+    for _ in range(3):
+        cancelling_runs.sweep(theatre.ports)
+    assert states(run) == {"ask": "cancelled", "mail": "running"}
+    return run
+
+
+def test_the_failure_node_of_a_run_past_its_deadline_runs_without_one(theatre: Theatre) -> None:
+    run = time_out(theatre)
+    job = Job.objects.get()
+    assert (job.payload["echo"], job.deadline_at) == ("deadline_exceeded", None)
+    assert job.cancel_requested_at is None
+    theatre.to_end(run)
+    assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
+    assert states(run)["mail"] == "completed"
+
+
+def test_the_failure_node_of_a_run_past_its_deadline_can_be_cancelled(theatre: Theatre) -> None:
+    run = time_out(theatre)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    for _ in range(2):
+        cancelling_runs.sweep(theatre.ports)
+    assert states(run)["mail"] == "cancelled"
+    assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
+
+
+def fail_before_deadline(theatre: Theatre) -> Run:
+    """Return a run whose question has expired, which its advancer has yet to see."""
+    nodes = {**MAIL, "ask": {"human": {"title": "?", "form": {}, "expires_seconds": 1000}}}
+    spec = {"nodes": nodes, "on_failure": {"node": "mail"}}
+    run = theatre.advance(theatre.start(spec, deadline_seconds=3600.0))
+    Wait.objects.update(due_at=run.created_at)
+    due_waits.sweep(theatre.ports)
+    return run
+
+
+def test_the_failure_node_of_a_run_that_fails_in_time_has_no_deadline(theatre: Theatre) -> None:
+    run = theatre.advance(fail_before_deadline(theatre))
+    job = Job.objects.get()
+    assert (job.payload["echo"], job.deadline_at, run.deadline_at) == ("node_failed", None, None)
+    theatre.to_end(run)
+    assert (run.error_code, states(run)["mail"]) == ("node_failed", "completed")
+
+
+def test_a_deadline_that_passes_beside_the_step_that_sees_a_failure_counts(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fail_before_deadline(theatre)
+    read = reads.runs_to_advance
+
+    def read_and_time_out(run_ids: Any) -> list[Run]:
+        found = list(read(run_ids))
+        Run.objects.update(deadline_at=run.created_at)
+        with monkeypatch.context() as patched:
+            patched.setattr(cancelling_runs, "advance_now", lambda *_: None)
+            cancelling_runs.sweep(theatre.ports)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reads, "runs_to_advance", read_and_time_out)
+        theatre.advancer.advance(run.id)
+    theatre.to_end(run)
+    assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
+    assert Job.objects.get().payload["echo"] == "deadline_exceeded"
+
+
 def test_the_sweep_repeats_a_cancel_that_a_crash_cut_short(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": {**model(), "map": {"count": 4}}}})
     theatre.advance(run)

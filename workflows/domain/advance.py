@@ -122,6 +122,7 @@ def advance(
     scope: Mapping[str, Any],
     *,
     cancelled: bool = False,
+    timed_out: RunEnd | None = None,
     paused: bool = False,
     most_starts: int = 200,
     most_items: int = 100_000,
@@ -132,7 +133,8 @@ def advance(
     """Return the next steps of a run.
 
     states: of all nodes, before `ended`. ended: the ends of nodes since then; those of nodes that have ended
-    already are ignored. scope: values by the names with which references begin; a node that has no output
+    already are ignored. timed_out: the end of a run whose deadline has passed: only its `on_failure` node
+    starts. scope: values by the names with which references begin; a node that has no output
     has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
     costs: what references may cost; once they are spent, further nodes start in another call.
     only_after_ended: no node could start before `ended`, so only those after them are looked at.
@@ -145,15 +147,20 @@ def advance(
             steps.move(end)
     if cancelled:
         _cancel_rest(plan, steps, RUN_CANCELLED, "the run was cancelled")
+    elif timed_out is not None:
+        _cancel_rest(plan, steps, RUN_FAILED, timed_out.detail)
     if not paused:
         pending = _after(plan, steps) if only_after_ended else _pending(plan, steps)
         _start_nodes(plan, steps, pending, scope, costs, most_starts=most_starts, most_items=most_items)
     failed = failed_node(plan, steps.states)
-    if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and not cancelled:
+    goes_on = timed_out is None and not cancelled
+    if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and goes_on:
         _cancel_rest(plan, steps, RUN_FAILED, f"{failed} failed")
     if _is_over(plan, steps.states):
-        error = None if failed is None else _node_failed(plan, steps, failed, reason)
-        steps.end = _end(plan, steps, scope, error, costs, cancelled=cancelled, paused=paused)
+        error = timed_out
+        if error is None and failed is not None:
+            error = _node_failed(plan, steps, failed, reason)
+        steps.end = _end(plan, steps, scope, error, costs, cancelled=cancelled, paused=paused and goes_on)
     return steps
 
 
@@ -342,7 +349,7 @@ def _end(
     paused: bool,
 ) -> RunEnd | None:
     """Return the end of a run whose nodes have ended; None while its `on_failure` node has yet to end.
-    failed: the end because of a node's failure."""
+    failed: the end because of a node's failure, or of the deadline."""
     handler = plan.on_failure
     if cancelled:
         end = RunEnd(RunState.CANCELLED, code=RUN_CANCELLED, detail="The run was cancelled.")
@@ -354,7 +361,8 @@ def _end(
         steps.cancel = (handler.key,) if cancelled else ()
         return None
     if end.state is not RunState.FAILED:
-        steps.move(NodeMove(handler.key, NodeState.SKIPPED, WHEN_FALSE, "the run did not fail"))
+        why = "the run was cancelled" if cancelled else "the run did not fail"
+        steps.move(NodeMove(handler.key, NodeState.SKIPPED, WHEN_FALSE, why))
         return end
     if paused:
         return None

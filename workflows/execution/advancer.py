@@ -34,7 +34,13 @@ from workflows.execution import cache, reads
 from workflows.execution.callbacks import callback_for
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.counts import RunCounts
-from workflows.execution.failed_steps import end_of_cancelled, is_defect, is_paused, note_failed_step
+from workflows.execution.failed_steps import (
+    end_of_cancelled,
+    is_defect,
+    is_paused,
+    is_timed_out,
+    note_failed_step,
+)
 from workflows.execution.forced_ends import end_cancelled
 from workflows.execution.long_outputs import keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
@@ -238,7 +244,8 @@ class _Advance:
         self.scope = RunScope(run, self.ended_static, advancer.ports)
         self.seen_steps = run.steps
         self.writes = Writes()
-        self.cancelled = run.cancel_requested_at is not None
+        self.timed_out = end_of_cancelled(run) if is_timed_out(run) else None
+        self.cancelled = run.cancel_requested_at is not None and self.timed_out is None
         self.notices = notices
         limits = settings.DISPATCHER
         self.costs = Costs(limits.workflow_value_bytes, limits.workflow_search_steps)
@@ -292,7 +299,7 @@ class _Advance:
     def _move_maps(self, ended: list[NodeMove]) -> bool:
         """End maps, and add these ends. Return True if further children may start: neither was the run
         cancelled, nor does a failure cancel the rest."""
-        is_cancelled = self.cancelled or self._cancels_rest(ended)
+        is_cancelled = self.cancelled or self.timed_out is not None or self._cancels_rest(ended)
         self._note_maps(self.maps.close(cancelled=is_cancelled), ended)
         if not is_cancelled and self._cancels_rest(ended):
             self._note_maps(self.maps.close(cancelled=True), ended)
@@ -408,6 +415,7 @@ class _Advance:
             ended,
             scope,
             cancelled=self.cancelled,
+            timed_out=self.timed_out,
             paused=self.run.paused_at is not None,
             most_starts=max(self.starter.left, 0),
             most_items=settings.DISPATCHER.workflow_map_items,
@@ -475,6 +483,8 @@ class _Advance:
             self.changes["node_states"] = steps.states  # its values are texts
         elif keys:
             self.changes["node_states"] = Members({key: steps.states[key] for key in keys})
+        if run.deadline_at is not None and self.timed_out is None and self._starts_handler(steps):
+            self.changes["deadline_at"] = None  # the run has failed before: only this node remains
         if more or (steps.cancel and not self.cancelled):
             writes.notices.append(due_notice(run.id, self.now))
         if steps.end is None:
@@ -501,6 +511,10 @@ class _Advance:
                     at=self.now,
                 )
             )
+
+    def _starts_handler(self, steps: Steps) -> bool:
+        handler = self.plan.on_failure
+        return handler is not None and any(start.node is handler for start in steps.starts)
 
     def _log(self, steps: Steps) -> None:
         """Write the events of the static nodes and of the run."""

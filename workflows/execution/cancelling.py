@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 
 from foundation.database.connections import write_lock
 from gpus.errors import LeasingUnavailable
@@ -68,6 +68,12 @@ def _cancel_jobs(wanted: QuerySet[Job], ports: Ports) -> int:
     return len(ended)
 
 
+def may_be_cancelled(runs: QuerySet[Run]) -> QuerySet[Run]:
+    """Select those of these runs whose cancel was not requested yet. At its deadline a run notes that time
+    as its own request; its `on_failure` node, which runs then, can be cancelled."""
+    return runs.filter(Q(cancel_requested_at=None) | Q(cancel_requested_at=F("deadline_at")))
+
+
 def retried_jobs() -> QuerySet[Job]:
     """Select the jobs of runs that were retried as dead letters and have not ended: their nodes have."""
     return Job.objects.filter(
@@ -92,5 +98,5 @@ def cancel_sub_runs(run_id: str, now: datetime) -> list[str]:
         found += level
         if level:
             with write_lock(len(level)):
-                Run.objects.filter(id__in=level, cancel_requested_at=None).update(cancel_requested_at=now)
+                may_be_cancelled(Run.objects.filter(id__in=level)).update(cancel_requested_at=now)
     return found

@@ -107,6 +107,13 @@ def end_of_cancelled(run: Run) -> RunEnd:
     return RunEnd(RunState.CANCELLED, code=RUN_CANCELLED, detail="The run was cancelled.")
 
 
+def is_timed_out(run: Run) -> bool:
+    """Return True if the deadline of a run has passed, and neither a cancel was requested nor was it given
+    up: its `on_failure` node runs."""
+    requested = run.cancel_requested_at
+    return requested is not None and requested == run.deadline_at and not run.error_code
+
+
 def _message(error: Exception, failures: int, seconds: float) -> str:
     limits = settings.DISPATCHER
     return (

@@ -61,7 +61,7 @@ class NodeStarter:
     ) -> None:
         self.left = STARTS
         self._payload_bytes = 0
-        self._near = NearServers(run, plan)
+        self._near, self._handler = NearServers(run, plan), plan.on_failure
         self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
         self._other_sub_runs: int | None = None
         self._other_waits: int | None = None
@@ -198,7 +198,8 @@ class NodeStarter:
 
     def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         run = self._run
-        left = None if run.deadline_at is None else max((run.deadline_at - self._now).total_seconds(), 0.001)
+        deadline_at = self._deadline_of(node)
+        left = None if deadline_at is None else max((deadline_at - self._now).total_seconds(), 0.001)
         try:
             body = Submit(
                 model=node.options["model"],
@@ -277,9 +278,15 @@ class NodeStarter:
         child = new_run(version, plan, inputs, now=self._now)
         child.priority, child.tags, child.place_us = run.priority, run.tags, run.place_us
         child.key_models = run.key_models
-        child.deadline_at, child.depth, child.parent_node = run.deadline_at, run.depth + 1, row
+        child.deadline_at, child.depth, child.parent_node = self._deadline_of(node), run.depth + 1, row
         self._writes.new_nodes.append(row)
         self._writes.runs.append(child)
+
+    def _deadline_of(self, node: NodeSpec) -> datetime | None:
+        """Return the deadline of a node's job or sub-run: that of the run. The node of `on_failure` has none,
+        since it also runs after that."""
+        is_handler = self._handler is not None and node.key == self._handler.key
+        return None if is_handler else self._run.deadline_at
 
     def _start_wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):

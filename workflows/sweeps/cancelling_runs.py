@@ -3,6 +3,8 @@ batches. Where the step that ends such a run raises, the run is ended without it
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db.models import F
 
 from jobs.ports import Ports
@@ -10,7 +12,8 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
 from workflows.execution.cancelling import cancel_nodes
-from workflows.models import Run, has_live_runs
+from workflows.execution.failed_steps import is_timed_out
+from workflows.models import Run, Version, has_live_runs
 from workflows.sweeps.by_tenant import in_turn
 from workflows.tasks import advance_now
 
@@ -25,13 +28,14 @@ def sweep(ports: Ports) -> SweepCount:
     running = Run.objects.filter(state=RunState.RUNNING.value)
     overdue = running.filter(deadline_at__lte=ports.clock.now(), cancel_requested_at=None)
     if overdue.exists():  # an update takes SQLite's lock, even of no row
-        overdue.update(cancel_requested_at=F("deadline_at"))
+        # a step under way has read the run without it: it might start the `on_failure` node for a failure
+        overdue.update(cancel_requested_at=F("deadline_at"), steps=F("steps") + 1)
     advancer = Advancer(ports)
     cancelled = 0
 
     def cancel(run: Run) -> bool:
         nonlocal cancelled
-        cancelled += cancel_nodes(run, None, ports)
+        cancelled += cancel_nodes(run, _bases(run), ports)
         advance_now(advancer, run.id)
         advancer.end_cancelled(run.id)
         return True
@@ -39,3 +43,11 @@ def sweep(ports: Ports) -> SweepCount:
     ending = in_turn(running.exclude(cancel_requested_at=None), MAX_RUNS)
     count = sweep_rows("cancelling_runs", ending, cancel)
     return SweepCount(count.looked, cancelled, count.failed, count.notes)
+
+
+def _bases(run: Run) -> Collection[str] | None:
+    """Return the nodes to cancel; None: all. The `on_failure` node of a run past its deadline goes on."""
+    if not is_timed_out(run):
+        return None
+    handler = Version.objects.values_list("spec__on_failure__node", flat=True).get(id=run.version_id)
+    return run.node_states.keys() - {handler}
