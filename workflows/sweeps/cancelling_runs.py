@@ -50,4 +50,4 @@ def _bases(run: Run) -> Collection[str] | None:
     if not is_timed_out(run):
         return None
     handler = Version.objects.values_list("spec__on_failure__node", flat=True).get(id=run.version_id)
-    return run.node_states.keys() - {handler}
+    return [key for key in run.node_states if key != handler]
