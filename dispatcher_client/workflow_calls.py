@@ -225,7 +225,8 @@ class WorkflowCalls:
         return await self._post(f"{_run_path(run_id)}/cancel", _read_run)
 
     async def pause(self, run_id: str) -> Run:
-        """Start no further nodes of a run; those under way go on. Raises `Conflict` if it has ended."""
+        """Start no further nodes of a run and its sub-runs; jobs and waits under way go on. Raises `Conflict`
+        if it has ended."""
         return await self._post(f"{_run_path(run_id)}/pause", _read_run)
 
     async def resume(self, run_id: str) -> Run:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -22,6 +22,7 @@ from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
+from jobs.models import EndNotice
 from jobs.ports import Ports
 from jobs.submission.request import Allowed
 from workflows.definition.read import Limits, read_definition
@@ -130,6 +131,11 @@ def not_stored(tenant_id: int, plan: Plan) -> dict[str, str]:
     return found
 
 
+def definition_limits() -> Limits:
+    """Return the limits of definitions that are stored from now on."""
+    return Limits(settings.DISPATCHER.workflow_bytes, settings.DISPATCHER.workflow_nodes)
+
+
 def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
     allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
 
@@ -139,7 +145,7 @@ def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
 
     return read_definition(
         spec,
-        limits=Limits(settings.DISPATCHER.workflow_bytes, settings.DISPATCHER.workflow_nodes),
+        limits=definition_limits(),
         has_model=lambda model: ports.registry.model_spec(model) is not None and allowed.covers(model),
         result_schema=result_schema,
     )
@@ -332,28 +338,40 @@ def cancel_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
 
 
 def pause_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
-    """Start no further nodes of a run; nodes under way go on. Idempotent. by: the operator, for the audit.
-    Raises RunFinished."""
+    """Start no further nodes of a run and its sub-runs of all levels; jobs and waits under way go on.
+    Idempotent. by: the operator, for the audit. Raises RunFinished."""
     with write_lock(1), transaction.atomic():
-        _set_paused(run_id, ports.clock.now())
+        paused = _set_paused(run_id, ports.clock.now())
         record(by, "pause_run", f"run:{run_id}")
-    ports.announce([run_id])
+    ports.announce(paused)
 
 
 def resume_run(run_id: str, *, ports: Ports, by: str | None = None) -> None:
-    """Start nodes of a paused run again. Idempotent. by: the operator, for the audit. Raises RunFinished."""
+    """Start nodes of a paused run and of its sub-runs again. Idempotent. by: the operator, for the audit.
+    Raises RunFinished."""
     with write_lock(1), transaction.atomic():
-        _set_paused(run_id, None)
+        resumed = _set_paused(run_id, None)
         record(by, "resume_run", f"run:{run_id}")
-        due_notice(run_id, ports.clock.now()).save(force_insert=True)
-    ports.wake_followers([follower_of(run_id)])
+        now = ports.clock.now()
+        EndNotice.objects.bulk_create([due_notice(one, now) for one in resumed])
+    ports.wake_followers([follower_of(one) for one in resumed])
 
 
-def _set_paused(run_id: str, at: Any) -> None:
-    running = Run.objects.filter(id=run_id, state=RunState.RUNNING.value)
-    # a step under way has read the run as it was: it would use up the notice of a resume, and start no node
-    if not running.update(paused_at=at, steps=F("steps") + 1):
+def _set_paused(run_id: str, at: datetime | None) -> list[str]:
+    """Pause or resume a run and its sub-runs of all levels. Return them. Raises RunFinished."""
+    running = Run.objects.filter(state=RunState.RUNNING.value)
+    level, found = [run_id], list[str]()
+    while level:
+        # in one order of locks, and a level before the next one: then no step begins further sub-runs there
+        rows = running.select_for_update().filter(id__in=level).order_by("id")
+        level = list(rows.values_list("id", flat=True))
+        # a step under way has read the run as it was: it would use up the notice of a resume
+        running.filter(id__in=level).update(paused_at=at, steps=F("steps") + 1)
+        found += level
+        level = list(running.filter(parent_node__run_id__in=level).values_list("id", flat=True))
+    if not found:
         raise RunFinished
+    return found
 
 
 def restart_run(

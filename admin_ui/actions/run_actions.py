@@ -28,7 +28,11 @@ class RunActions:
         "Pause",
         permissions=["pause"],
         icon="pause",
-        confirm=("Pause this run?", "Nodes under way go on to their end; no further one starts.", "Pause it"),
+        confirm=(
+            "Pause this run?",
+            "Jobs and waits under way go on to their end; no further ones start, nor in sub-runs.",
+            "Pause it",
+        ),
     )
     def pause_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _done(request, object_id, operations.pause_run, "paused")

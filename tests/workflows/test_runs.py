@@ -295,6 +295,18 @@ def test_a_question_without_choices_fails_at_once(theatre: Theatre, choices: Any
     assert Node.objects.get(key="ask").code == "no_choices"
 
 
+def test_a_stored_definition_runs_whatever_the_limits_are_now(theatre: Theatre, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_bytes=1_000_000)
+    skipped = {**model(payload={"text": "x" * 10_000}), "when": "`false`"}
+    run = theatre.start({"nodes": {f"n{number}": skipped for number in range(30)}})
+    assert theatre.advance(run).state == RunState.COMPLETED
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_bytes=1000)
+    operations.restart_run(run.id, ports=theatre.ports, keys=["n0"])
+    assert Advancer(theatre.ports).advance(run.id) is False
+    run.refresh_from_db()
+    assert (run.state, run.round) == (RunState.COMPLETED, 2)
+
+
 def test_a_cancelled_run_cancels_its_jobs_and_waits(theatre: Theatre) -> None:
     asking = {"ask": {"human": {"title": "?", "form": {}}}}
     operations.put_definition(theatre.tenant.pk, "w2", {"nodes": asking}, ports=theatre.ports)

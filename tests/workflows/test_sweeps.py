@@ -184,6 +184,27 @@ def test_a_resumed_run_whose_hint_was_lost_goes_on(theatre: Theatre) -> None:
     assert states(run)["b"] == "running"
 
 
+def test_a_pause_and_a_resume_reach_sub_runs_of_all_levels(theatre: Theatre) -> None:
+    theatre.put("leaf", {"nodes": {"ask": ASK, "b": {**model(), "needs": ["ask"]}}})
+    theatre.put("middle", {"nodes": {"leaf": {"workflow": "leaf"}}})
+    run = theatre.start({"nodes": {"middle": {"workflow": "middle"}}})
+    for _ in range(3):
+        theatre.advance(run)
+    operations.pause_run(run.id, ports=theatre.ports)
+    assert not Run.objects.filter(paused_at=None).exists()
+    leaf = Run.objects.get(depth=2)
+    operations.answer_wait(leaf, "ask", 1, by="me", ports=theatre.ports)
+    theatre.advance(leaf)
+    assert states(leaf) == {"ask": "completed", "b": "pending"}
+    operations.resume_run(run.id, ports=theatre.ports)
+    assert not Run.objects.exclude(paused_at=None).exists()
+    theatre.woken.clear()  # the hint was lost
+    EndNotice.objects.update(at=run.created_at - timedelta(seconds=2))
+    unread_notices.sweep(theatre.ports)
+    assert states(leaf)["b"] == "running"
+    theatre.to_end(run)
+
+
 def test_a_restarted_run_whose_hint_was_lost_begins(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model()}})
     theatre.to_end(run)

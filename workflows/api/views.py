@@ -325,7 +325,7 @@ class PauseRun(WorkflowView):
         refusals=(403, 404, 409),
         parameters=(RUN_ID,),
         tag="workflows",
-        description="Nodes under way go on to their end.",
+        description="So do its sub-runs of all levels. Jobs and waits under way go on to their end.",
     )
     def post(self, request: Request, run_id: str) -> Response:
         operations.pause_run(visible_run(request, run_id).id, ports=self.ports, by=operator_of(request))

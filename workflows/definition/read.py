@@ -52,21 +52,22 @@ def _any_result(model: str) -> Any:
 class Limits:
     """max_bytes: of the canonical JSON. nodes: most nodes."""
 
-    max_bytes: int = 256 * 1024
-    nodes: int = 1_000
+    max_bytes: int
+    nodes: int
 
 
 def read_definition(
     value: Any,
     *,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
     has_model: Callable[[str], bool] = _any_model,
     result_schema: Callable[[str], Any] = _any_result,
 ) -> Plan:
-    """Return the plan of a definition. has_model: whether a model of that name may be used. result_schema: of
+    """Return the plan of a definition. limits: of one that is to be stored; None: it is stored, maybe under
+    other limits. has_model: whether a model of that name may be used. result_schema: of
     a model; True: any result. Raises Problem 422."""
-    size = len(canonical_json(value).encode()) if isinstance(value, dict) else 0
-    if size > limits.max_bytes:
+    size = len(canonical_json(value).encode()) if limits is not None and isinstance(value, dict) else 0
+    if limits is not None and size > limits.max_bytes:
         _refuse(
             "",
             "too_large",
@@ -74,7 +75,7 @@ def read_definition(
             "inputs or to artifacts, and parts of the graph to sub-workflows.",
         )
     body = read_body(Definition, value)
-    if len(body.nodes) > limits.nodes:
+    if limits is not None and len(body.nodes) > limits.nodes:
         _refuse(
             "/nodes",
             "too_many",

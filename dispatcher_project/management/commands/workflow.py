@@ -214,7 +214,7 @@ class Command(TerminalCommand):
             raise CommandError(f"{source}: {plain(error)}") from None
         notes = [{"place": note.place, "text": note.text} for note in found.notes]
         try:
-            read_definition(found.definition)
+            read_definition(found.definition, limits=operations.definition_limits())
         except Problem as problem:
             notes += [{"place": one.pointer, "text": one.detail} for one in problem.errors]
         if self.as_json:

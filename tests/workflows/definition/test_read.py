@@ -177,9 +177,9 @@ def test_an_unknown_model_is_refused() -> None:
 
 def test_a_definition_over_a_limit_is_refused_with_the_limit() -> None:
     big = nodes(a={**A_MODEL, "payload": {"x": "y" * 2000}})
-    assert errors_of(big, limits=Limits(max_bytes=1000)) == [("", "too_large")]
+    assert errors_of(big, limits=Limits(1000, 1000)) == [("", "too_large")]
     many = nodes(**{f"n{number}": A_MODEL for number in range(11)})
-    assert errors_of(many, limits=Limits(nodes=10)) == [("/nodes", "too_many")]
+    assert errors_of(many, limits=Limits(256 * 1024, 10)) == [("/nodes", "too_many")]
 
 
 def test_a_json_schema_keeps_its_own_references() -> None:
