@@ -25,6 +25,8 @@ _CHUNK_BYTES = 1024 * 1024
 _TRIES = 5
 """New signed URLs for one file: each is valid for an hour by default."""
 _EXISTS, _FORBIDDEN = 412, 403
+_NAME_BYTES, _SUFFIX_CHARS = 200, 16
+"""Of a downloaded file's name: file systems take 255 bytes, and a partial file's name is longer."""
 OnProgress = Callable[[int, int], None]
 """Gets the bytes that are done, and all bytes."""
 
@@ -285,9 +287,22 @@ def ids_in(value: Any) -> list[str]:
 
 
 def free_name(name: str, artifact_id: str, taken: Collection[str]) -> str:
-    """Return the name of a file in a folder: never a path, nor a name that is taken."""
-    plain = name.replace("\\", "/").rpartition("/")[2].replace("\0", "").strip(". ")
+    """Return the name of a file in a folder: never a path, a name that is taken, or one that is too long for
+    the file system beside the end of a partial file."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    plain = _shortened("".join(filter(str.isprintable, last)).strip(". "))
     return artifact_id if not plain else f"{artifact_id}-{plain}" if plain in taken else plain
+
+
+def _shortened(name: str) -> str:
+    """Return at most `_NAME_BYTES` of a name, with its suffix."""
+    if len(name.encode()) <= _NAME_BYTES:
+        return name
+    stem, dot, suffix = name.rpartition(".")
+    if not stem or len(suffix) > _SUFFIX_CHARS:
+        stem, dot, suffix = name, "", ""
+    room = _NAME_BYTES - len((dot + suffix).encode())
+    return stem.encode()[:room].decode(errors="ignore") + dot + suffix
 
 
 def id_of(artifact: Artifact | Mapping[str, Any] | str) -> str:

@@ -48,7 +48,7 @@ CONNECT_SECONDS, READ_SECONDS = 3.0, 15.0
 SKEW_SECONDS = 900.0
 """S3 itself refuses requests from more than 15 minutes ahead."""
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchUpload"})
-_EXISTS = frozenset({"412", "PreconditionFailed", "ConditionalRequestConflict"})
+_EXISTS = frozenset({"412", "PreconditionFailed"})
 _WRONG = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"})
 _FULL = frozenset({"507", "InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"})
 
@@ -293,7 +293,7 @@ class S3Store:
         client, named = self._client(), self._named(key)
         source = {"CopySource": dict(joined), "CopySourceIfMatch": tag}
         if size <= PART_BYTES:
-            with _store_errors():
+            with _source_errors():
                 client.copy_object(**named, **source)
             return
         with _store_errors():
@@ -302,7 +302,7 @@ class S3Store:
         try:
             for number, first in enumerate(range(0, size, PART_BYTES), 1):
                 last = min(first + PART_BYTES, size) - 1
-                with _store_errors():
+                with _source_errors():
                     answer = client.upload_part_copy(
                         **named,
                         **source,
@@ -435,6 +435,16 @@ def _store_errors() -> Iterator[None]:
         raise StoreUnavailable(f"The store does not answer ({type(error).__name__}).") from None
 
 
+@contextmanager
+def _source_errors() -> Iterator[None]:
+    """Errors of a copy: 412 says that its source is no longer the object that was checked."""
+    try:
+        with _store_errors():
+            yield
+    except ObjectExists:
+        raise StoreUnavailable("The joined parts were replaced while they were copied.") from None
+
+
 def require_boto() -> None:
     """Raises NoBoto."""
     try:
@@ -482,7 +492,10 @@ def _collect(chunks: Iterable[bytes], size: int, kept: Any, sha256: str) -> None
         if received > size:
             break
         digest.update(chunk)
-        kept.write(chunk)
+        try:
+            kept.write(chunk)
+        except OSError as error:
+            raise StoreUnavailable(f"No temporary file can be written: {error.strerror} (TMPDIR).") from None
     if received != size or digest.hexdigest() != sha256:
         raise _wrong_hash(digest.hexdigest(), sha256)
     kept.seek(0)

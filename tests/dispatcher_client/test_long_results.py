@@ -151,8 +151,13 @@ def test_the_command_line_prints_results_saves_files_and_erases(
         ("..", "ID"),
         ("", "ID"),
         (".", "ID"),
+        ("a\x1b[2J\n.png", "a[2J.png"),
+        ("字" * 200 + ".png", "字" * 65 + ".png"),
+        ("x" * 255, "x" * 200),
+        (f"a.{'x' * 250}", f"a.{'x' * 198}"),
     ],
 )
 def test_a_file_never_leaves_its_folder(name: str, file: str) -> None:
     assert free_name(name, "ID", ()) == file
-    assert free_name(name, "ID", {"a.png"}) == ("ID-a.png" if file == "a.png" else "ID")
+    assert len(f"{free_name(name, 'J' * 26, {file})}.{'0' * 16}.part".encode()) <= 255
+    assert free_name(name, "ID", {"a.png"}) == ("ID-a.png" if file == "a.png" else file)
