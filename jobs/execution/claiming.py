@@ -23,7 +23,7 @@ from foundation.secrets import SecretUnreadable, signed
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.health.health import evidence_for, refused_url
 from gpus.leasing.contract import Leases
-from gpus.protocol import Lease, ReleaseMode
+from gpus.protocol import Lease, ModelSpec, ReleaseMode
 from gpus.runners.base import Abort, RunRequest
 from jobs import transitions
 from jobs.callbacks.guard import refused_origins
@@ -212,14 +212,20 @@ def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Le
         return None
     if spec is None or endpoint is None:
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
-    if spec is not None and not worker.may_run(spec):
-        log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
-        endpoint = None
-    if spec is None or endpoint is None or endpoint.is_off:  # the index is older than the database
+    if not _has_runner(worker, spec, lease) or spec is None or endpoint is None or endpoint.is_off:
+        # the index is older than the database
         _return_lease(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
     return Claimed(fleet_name, leases, lease, job, spec, endpoint, StartCommit(), must_wait=must_wait)
+
+
+def _has_runner(worker: WorkerState, spec: ModelSpec | None, lease: Lease) -> bool:
+    """Return False, and log it, if no runner of the model is installed here."""
+    if spec is None or worker.may_run(spec):
+        return True
+    log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
+    return False
 
 
 def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
@@ -247,10 +253,8 @@ def _adopt(
         return None
     registry = worker.ports.registry
     spec, endpoint = registry.model_spec(lease.model), registry.endpoint_for(lease.server, lease.model)
-    if spec is not None and not worker.may_run(spec):
-        log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
-        endpoint = None
-    if spec is None or endpoint is None:  # the cached registry is older than the rows read above
+    if not _has_runner(worker, spec, lease) or spec is None or endpoint is None:
+        # the cached registry is older than the rows read above
         _return_and_rest(worker, leases, lease)
         return None
     epoch, now = attempt.epoch, worker.ports.clock.now()
