@@ -3,18 +3,15 @@ end."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from .reading import read_answer
 from .transport import Request, key_of_request
-from .workflow_calls import Sending, read_rows
-
-T = TypeVar("T")
-_PAGE_ROWS = 200
+from .workflow_calls import Calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +124,11 @@ class _Preview:
     next: tuple[FireTime, ...]
 
 
-class ScheduleCalls:
+class ScheduleCalls(Calls):
     """Schedules and their firings. api: requests to the dispatcher.
 
     Each call raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
     """
-
-    def __init__(self, api: Sending, *, timeout_seconds: float) -> None:
-        self._api, self._timeout_seconds = api, timeout_seconds
 
     async def put(self, name: str, schedule: Mapping[str, Any]) -> Schedule:
         """Create or replace a schedule. schedule: the fields of docs/reference/schedules.md. Raises `Invalid`
@@ -210,30 +204,6 @@ class ScheduleCalls:
         """Yield what became of a schedule's due times, newest first."""
         async for row in self._rows(f"{_path(name)}/firings", {"outcome": outcome}, Firing):
             yield row
-
-    async def _get(self, path: str, read: Callable[[dict[str, Any]], T]) -> T:
-        return await self._api.send(Request("GET", path, self._timeout_seconds), read)
-
-    async def _post(
-        self,
-        path: str,
-        read: Callable[[dict[str, Any]], T],
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> T:
-        return await self._api.send(Request("POST", path, self._timeout_seconds, body, headers or {}), read)
-
-    async def _rows(self, path: str, query: Mapping[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
-        given = {name: value for name, value in query.items() if value is not None} | {"limit": _PAGE_ROWS}
-        while True:
-            rows, cursor = await self._get(
-                f"{path}?{urlencode(given)}", lambda document: read_rows(kind, document)
-            )
-            for row in rows:
-                yield row
-            if cursor is None:
-                return
-            given["cursor"] = cursor
 
 
 def _read_schedule(document: Mapping[str, Any]) -> Schedule:

@@ -46,7 +46,38 @@ class Sending(Protocol):
     ) -> T: ...
 
 
-class WorkflowCalls:
+class Calls:
+    """Sends the calls of one part of the API, with `timeout_seconds` for each."""
+
+    def __init__(self, api: Sending, *, timeout_seconds: float) -> None:
+        self._api, self._timeout_seconds = api, timeout_seconds
+
+    async def _get(self, path: str, read: Callable[[dict[str, Any]], T]) -> T:
+        return await self._api.send(Request("GET", path, self._timeout_seconds), read)
+
+    async def _post(
+        self,
+        path: str,
+        read: Callable[[dict[str, Any]], T],
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        return await self._api.send(Request("POST", path, self._timeout_seconds, body, headers or {}), read)
+
+    async def _rows(self, path: str, query: Mapping[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
+        given = {name: value for name, value in query.items() if value is not None} | {"limit": _PAGE_ROWS}
+        while True:
+            rows, cursor = await self._get(
+                f"{path}?{urlencode(given)}", lambda document: _read_rows(kind, document)
+            )
+            for row in rows:
+                yield row
+            if cursor is None:
+                return
+            given["cursor"] = cursor
+
+
+class WorkflowCalls(Calls):
     """Definitions and runs. api: requests to the dispatcher. read_artifact: returns the JSON in an artifact.
 
     Each call raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
@@ -61,8 +92,9 @@ class WorkflowCalls:
         timeout_seconds: float,
         retry_seconds: float,
     ) -> None:
-        self._transport, self._api, self._read_artifact = transport, api, read_artifact
-        self._timeout_seconds, self._retry_seconds = timeout_seconds, retry_seconds
+        super().__init__(api, timeout_seconds=timeout_seconds)
+        self._transport, self._read_artifact = transport, read_artifact
+        self._retry_seconds = retry_seconds
 
     # -- definitions ---------------------------------------------------------------------------------------
 
@@ -261,34 +293,8 @@ class WorkflowCalls:
         sent = {"body": body} if run_id is None else {"body": body, "run_id": run_id}
         return await self._post(f"/signals/{quote(name, safe='')}", read_taken, sent)
 
-    # -- sending -------------------------------------------------------------------------------------------
 
-    async def _get(self, path: str, read: Callable[[dict[str, Any]], T]) -> T:
-        return await self._api.send(Request("GET", path, self._timeout_seconds), read)
-
-    async def _post(
-        self,
-        path: str,
-        read: Callable[[dict[str, Any]], T],
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> T:
-        return await self._api.send(Request("POST", path, self._timeout_seconds, body, headers or {}), read)
-
-    async def _rows(self, path: str, query: Mapping[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
-        given = {name: value for name, value in query.items() if value is not None} | {"limit": _PAGE_ROWS}
-        while True:
-            rows, cursor = await self._get(
-                f"{path}?{urlencode(given)}", lambda document: read_rows(kind, document)
-            )
-            for row in rows:
-                yield row
-            if cursor is None:
-                return
-            given["cursor"] = cursor
-
-
-def read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str | None]:
+def _read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str | None]:
     """Return the rows of a page, and the cursor of the next one. Raises NoAnswer."""
     rows, cursor = document.get("results"), cursor_of(document)
     if not isinstance(rows, list):
