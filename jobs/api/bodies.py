@@ -58,24 +58,6 @@ class Batch(Body):
     ]
 
 
-class NewArtifact(Body):
-    """An artifact to be uploaded. Size and hash are checked by the store: another body is refused."""
-
-    bytes: Annotated[int, Whole(0, 2**53 - 1), about("Exact length.")]
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$"), about("SHA-256 of the bytes, hexadecimal.")]
-    content_type: Annotated[
-        Annotated[str, Field(max_length=127, pattern=MEDIA_TYPE)] | None,
-        about("Media type; where it is missing, it is recognised from the first bytes."),
-    ] = None
-    name: Annotated[
-        Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")] | None,
-        about("File name for downloads. It is never part of a path."),
-    ] = None
-    parts: Annotated[
-        bool, about("Upload in parts of 64 MiB, which can be resumed; end it by `/complete`.")
-    ] = False
-
-
 class NewRunArtifact(Body):
     """An output of a run. Size and hash are checked by the store: another body is refused."""
 
@@ -89,6 +71,14 @@ class NewRunArtifact(Body):
         Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")] | None,
         about("File name for downloads. It is never part of a path."),
     ] = None
+
+
+class NewArtifact(NewRunArtifact):
+    """An artifact to be uploaded. Size and hash are checked by the store: another body is refused."""
+
+    parts: Annotated[
+        bool, about("Upload in parts of 64 MiB, which can be resumed; end it by `/complete`.")
+    ] = False
 
 
 def _rerun_fields() -> dict[str, Any]:

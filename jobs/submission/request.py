@@ -44,6 +44,7 @@ from foundation.http_api.json_body import (
     read_body,
     whole,
 )
+from foundation.http_client import MAX_URL_LENGTH
 from foundation.json_paths import pointer
 from foundation.json_text import canonical_json, canonical_pieces, is_short
 from foundation.stored_schema import StoredSchema
@@ -103,7 +104,8 @@ Priority = Annotated[
     WithJsonSchema({"type": ["integer", "boolean", "null"], "minimum": HIGHEST, "maximum": LOWEST}),
 ]
 _Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-_Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]
+Tags = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]
+CallbackUrl = Annotated[str, Field(max_length=MAX_URL_LENGTH)]
 KeyText = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
@@ -115,7 +117,7 @@ class Submit(Body):
         JsonObject, about("What the GPU server gets; references to files are replaced by signed URLs.")
     ]
     callback_url: Annotated[
-        Annotated[str, Field(max_length=2000)] | None,
+        CallbackUrl | None,
         about("URL that gets a signed POST (Standard Webhooks) when the job has ended."),
     ] = None
     priority: Annotated[Priority, about("1 (first) to 9 (last); true means 2.")] = DEFAULT_PRIORITY
@@ -150,7 +152,7 @@ class Submit(Body):
     max_retries: Annotated[
         Annotated[int, Whole(0, 100_000)] | None, about("At most the model's number, which is the default.")
     ] = None
-    tags: Annotated[list[_Tag], Items(most=MAX_TAGS)] | None = None
+    tags: Tags | None = None
     metadata: Annotated[
         Annotated[JsonObject, AfterValidator(_short_enough)] | None,
         about("Data of the client, returned with the job. Up to 16 KB."),

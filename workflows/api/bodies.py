@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from foundation.http_api.json_body import Body, Items, about
-from foundation.http_client import MAX_URL_LENGTH
 from foundation.ids import ID_LENGTH
-from jobs.submission.request import DEFAULT_PRIORITY, MAX_TAG_LENGTH, MAX_TAGS, Priority
+from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
 from workflows.definition.body import MAX_SECONDS, NodeName
 
 
@@ -26,12 +25,11 @@ class StartRun(Body):
         about("Seconds from its start after which a run that has not ended fails; its jobs are cancelled."),
     ] = None
     tags: Annotated[
-        Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]
-        | None,
+        Tags | None,
         about("Of the run and of all its jobs."),
     ] = None
     callback_url: Annotated[
-        Annotated[str, Field(max_length=MAX_URL_LENGTH)] | None,
+        CallbackUrl | None,
         about("Is sent a signed POST (Standard Webhooks) at the end of each round of the run."),
     ] = None
 

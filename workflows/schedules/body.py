@@ -12,7 +12,6 @@ from pydantic import Field
 
 from foundation.http_api.json_body import (
     Body,
-    Items,
     JsonObject,
     Name,
     Time,
@@ -22,7 +21,7 @@ from foundation.http_api.json_body import (
     pointer_to,
 )
 from foundation.http_api.problems import FieldError
-from jobs.submission.request import DEFAULT_PRIORITY, MAX_TAG_LENGTH, MAX_TAGS, Priority
+from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
 from workflows.definition.body import MAX_SECONDS
 from workflows.schedules.domain.policy import CatchUp, Overlap
 from workflows.schedules.domain.target import template_errors
@@ -44,12 +43,11 @@ class WorkflowTarget(Body):
     )
     deadline_seconds: Annotated[_Seconds | None, about("Of the run, from its start.")] = None
     tags: Annotated[
-        Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]
-        | None,
+        Tags | None,
         about("Of the run and of all its jobs."),
     ] = None
     callback_url: Annotated[
-        Annotated[str, Field(max_length=2000)] | None,
+        CallbackUrl | None,
         about("URL that gets a signed POST (Standard Webhooks) when the run has ended."),
     ] = None
 
