@@ -27,11 +27,13 @@ from foundation.long_texts import LongTexts
 from gpus.errors import OutputNotStored, OutputRefused
 from gpus.protocol import Lease, ModelSpec
 from gpus.runners.base import SaveOutput
+from jobs.domain.errors import ArtifactStoreOfOneHost
 from jobs.execution.answer_files import AnswerFiles
 from jobs.execution.group_commit import estimate_bytes
 from jobs.execution.output_errors import OutputsUnavailable, OutputsUnrecorded
 from jobs.execution.run_uploads import with_uploads
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import require_one_host
 
 log = structlog.get_logger()
 
@@ -40,6 +42,10 @@ RESULT_NAME, RESULT_TYPE = "result.json", "application/json"
 
 _OBJECT = re.compile(rf"/a/[1-9][0-9]{{0,18}}/{SHA256}")
 """In the URL of an object in a store."""
+
+
+class _OneHost(OutputRefused):
+    """The store is a folder of one host, and processes on several hosts use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class RunOutputs:
         self, file: BinaryIO, *, name: str, content_type: str, is_bounded: bool = True
     ) -> SavedOutput:
         """Store the bytes of a file. is_bounded: they count for the limits of a run."""
+        self._require_one_host()
         digest, size = hashlib.sha256(), 0
         file.seek(0)
         first = file.read(SNIFFED_BYTES)
@@ -121,6 +128,15 @@ class RunOutputs:
         except (StoreError, BeingRemoved, DatabaseError) as error:
             raise _unavailable(error) from None
         return output
+
+    def _require_one_host(self) -> None:
+        """Raise _OneHost if the web might not see what this process writes into the store's folder."""
+        try:
+            require_one_host(self._ports, also_here=True)
+        except ArtifactStoreOfOneHost as error:
+            raise _OneHost(f"An output of the run was not stored. {error}") from None
+        except DatabaseError as error:
+            raise _unavailable(error) from None
 
     def add(self, output: SavedOutput) -> dict[str, str]:
         """Add an output whose object is in the store, or will be when the run has ended; return its
@@ -203,6 +219,9 @@ class RunOutputs:
         except OutputsUnavailable as error:
             if not is_last_try:
                 raise
+            log.warning("long_result_kept_inline", job_id=self._lease.job_id, error=error.message)
+            return KeptResult(result, secured)
+        except _OneHost as error:
             log.warning("long_result_kept_inline", job_id=self._lease.job_id, error=error.message)
             return KeptResult(result, secured)
 

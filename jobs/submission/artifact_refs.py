@@ -28,9 +28,13 @@ from jobs.reports.store_hosts import store_hosts
 _POINTER = "/payload"
 
 
-def require_one_host(ports: Ports, *, pointer: str | None = None) -> None:
-    """Raise ArtifactStoreOfOneHost if processes of several hosts use a folder that only one of them has."""
-    hosts = () if ports.artifact_store.is_shared else store_hosts(ports.clock.now())
+def require_one_host(ports: Ports, *, pointer: str | None = None, also_here: bool = False) -> None:
+    """Raise ArtifactStoreOfOneHost if processes of several hosts use a folder that only one of them has.
+
+    also_here: this process is one of them, whether or not it has a row.
+    """
+    is_shared = ports.artifact_store.is_shared
+    hosts = () if is_shared else store_hosts(ports.clock.now(), also_here=also_here)
     if len(hosts) > 1:
         raise ArtifactStoreOfOneHost(len(hosts), pointer=pointer)
 

@@ -15,6 +15,7 @@ from artifacts.models import Artifact, ArtifactUse
 from artifacts.refs import ref
 from artifacts.removal import announce_unused
 from artifacts.store.contract import StoreUnavailable, is_blocked
+from gpus.models import Process
 from jobs.domain.access import Principal
 from jobs.models import Callback, Job
 from jobs.sweeps import retention
@@ -151,6 +152,16 @@ def test_while_the_store_is_away_an_output_stays_in_its_row(
     assert run.output["last"] == 2
     assert len(Node.objects.get(run=run, key="all").output) == 3
     assert not ArtifactUse.objects.exists()
+
+
+@pytest.mark.sqlite_only
+def test_an_output_stays_in_its_row_if_the_webs_host_has_another_folder(theatre: Theatre) -> None:
+    now = theatre.ports.clock.now()
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    run = theatre.to_end(theatre.start(long_map()))
+    assert run.state == RunState.COMPLETED
+    assert run.output["last"] == 2
+    assert not Artifact.objects.exists()
 
 
 @pytest.mark.sqlite_only

@@ -18,7 +18,9 @@ from artifacts.models import Artifact
 from artifacts.refs import ref
 from artifacts.store.contract import NoSuchObject, StoreError
 from artifacts.uses import new_run_use
+from jobs.domain.errors import ArtifactStoreOfOneHost
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import require_one_host
 from workflows.domain.budget import TOO_LARGE, OverBudget, measure
 from workflows.execution.writes import Writes
 from workflows.models import Node, Run
@@ -41,6 +43,7 @@ def keep_long(run: Run, output: Any, writes: Writes, ports: Ports) -> str | None
     file = HashedFile(io.BytesIO())
     file.add(text)
     try:
+        require_one_host(ports, also_here=True)
         artifact = keep_file(
             file.done(media_type=OUTPUT_TYPE, name=OUTPUT_NAME),
             tenant_id=run.tenant_id,
@@ -48,7 +51,7 @@ def keep_long(run: Run, output: Any, writes: Writes, ports: Ports) -> str | None
             store=ports.artifact_store,
             now=ports.clock.now(),
         )
-    except (ArtifactRefused, StoreError) as error:
+    except (ArtifactRefused, ArtifactStoreOfOneHost, StoreError) as error:
         log.warning("long_output_kept_inline", run_id=run.id, error=str(error))
         return None
     writes.run_uses[run.id, artifact.pk] = new_run_use(run.id, artifact.pk)

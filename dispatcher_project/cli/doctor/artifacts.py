@@ -31,8 +31,7 @@ def artifacts(view: View) -> Iterator[Finding]:
             "artifacts",
             f"they are in a folder of one host, and processes on {len(hosts)} hosts use it: "
             f"{', '.join(hosts[:6])}",
-            "Uploads are refused: web processes, GPU workers and sweeps of another host would not find the "
-            "files.",
+            "Uploads and files of results are refused: processes of another host would not find them.",
             f"set {_SETTING} to s3://BUCKET, or to a folder that all hosts share (?shared=1)",
         )
     else:

@@ -156,21 +156,31 @@ def test_another_length_replaces_a_promise_but_not_an_artifact(acme: Account, st
     assert (answer.status_code, answer.json()["code"]) == (422, "artifact_bytes_differ")
 
 
-def process_on(host: str, kind: str) -> None:
+def process_on(host: str, kind: str, *queues: str) -> None:
     now = datetime.now(UTC)
-    Process.objects.create(name=f"{host}:7:{kind}", kind=kind, layout=1, started_at=now, beat_at=now)
+    Process.objects.create(
+        name=f"{host}:7:{kind}",
+        kind=kind,
+        layout=1,
+        started_at=now,
+        beat_at=now,
+        queues="\n".join(queues),
+    )
 
 
-@pytest.mark.parametrize("kind", ["web", "gpu", "sweeps"])
+@pytest.mark.parametrize(
+    ("kind", "queues"),
+    [("web", ()), ("gpu", ("gpu.m",)), ("sweeps", ("sweeps",)), ("callbacks", ("callbacks", "workflows"))],
+)
 def test_a_folder_of_one_host_is_refused_where_several_hosts_use_it(
-    acme: Account, monkeypatch: pytest.MonkeyPatch, kind: str
+    acme: Account, monkeypatch: pytest.MonkeyPatch, kind: str, queues: tuple[str, ...]
 ) -> None:
     for one in ("web", "gpu", "sweeps"):
         process_on("web-1", one)
-    process_on("web-3", "callbacks")  # reads no artifacts
+    process_on("web-3", "callbacks", "callbacks")  # reads no artifacts
     assert promise(acme, PNG).status_code == 201
     assert check_store_hosts(None, ["default"]) == []
-    process_on("web-2", kind)
+    process_on("web-2", kind, *queues)
     answer = promise(acme, PNG)
     assert (answer.status_code, answer.json()["code"]) == (503, "artifact_store_of_one_host")
     assert "s3://BUCKET" in answer.json()["detail"]

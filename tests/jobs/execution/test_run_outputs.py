@@ -10,7 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from artifacts.uploads import Wanted, promise
 from foundation.ids import new_id
 from foundation.json_text import JsonText
 from gpus.errors import Interrupted, OutputNotStored, OutputRefused, RunCancelled
-from gpus.models import ModelConfig
+from gpus.models import ModelConfig, Process
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs import transitions
@@ -92,6 +92,34 @@ def run_once(shop: Shop, run: Run, *, until: JobState = JobState.COMPLETED, **va
 
 def save_picture(run: RunRequest) -> Any:
     return {"image": run.save(io.BytesIO(PICTURE), name="bild ü.png"), "seed": 7}
+
+
+def web_on_another_host() -> None:
+    now = datetime.now(UTC)
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+
+
+def test_no_output_goes_into_a_folder_that_the_webs_host_does_not_have(shop, settings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=1000)
+    web_on_another_host()
+    saved = run_once(shop, save_picture, until=JobState.FAILED)
+    assert saved.error_code == "output_refused"
+    assert "2 hosts" in saved.error_message
+    assert "DISPATCHER_ARTIFACT_STORE" in saved.error_message
+    long = run_once(shop, lambda request: {"text": "x" * 5000})
+    assert long.result == {"text": "x" * 5000}, "it stays in the job's row"
+    assert not Artifact.objects.exists()
+    assert not RunUpload.objects.exists()
+    assert [
+        one for one in settings.ARTIFACT_FOLDER.rglob("*") if one.is_file() and one.stat().st_size > 1000
+    ] == []
+
+
+def test_a_folder_that_all_hosts_share_takes_outputs_of_each(shop, monkeypatch) -> None:
+    web_on_another_host()
+    monkeypatch.setattr(shop.ports.artifact_store, "is_shared", True)
+    run_once(shop, save_picture)
+    assert Artifact.objects.get().state == "stored"
 
 
 @pytest.mark.parametrize(
