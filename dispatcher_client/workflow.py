@@ -44,11 +44,13 @@ class NodeOptions(TypedDict, total=False):
 
 class ModelOptions(NodeOptions, total=False):
     """What a model node may have too. near: a model node before this one, whose server is tried first, for a
-    while, because its files are there."""
+    while, because its files are there. cache_seconds: how old the result of an equal job may be, which is
+    then taken in place of a new one."""
 
     max_retries: int | None
     max_run_seconds: float | None
     near: Node | None
+    cache_seconds: float | None
 
 
 class WaitOptions(NodeOptions, total=False):
@@ -289,6 +291,8 @@ class Workflow(_Nodes):
         for option in ("max_retries", "max_run_seconds"):
             if options.get(option) is not None:
                 made[option] = options[option]
+        if (seconds := options.get("cache_seconds")) is not None:
+            made["cache"] = {"ttl_seconds": seconds}
         if (near := options.get("near")) is not None:
             if not isinstance(near, Node) or self._nodes.get(near._key) is not near:
                 refuse("near is a node of this workflow; a payload's field of this name belongs into fields")

@@ -80,6 +80,13 @@ def test_a_node_is_near_another_one() -> None:
             wf.model("trellis", near=wrong)
 
 
+def test_a_node_may_take_the_result_of_an_equal_job() -> None:
+    wf = Workflow("w")
+    wf.model("zimg", prompt="a tree", key="image", cache_seconds=60)
+    assert wf.definition()["nodes"]["image"]["cache"] == {"ttl_seconds": 60}
+    assert read_definition(wf.definition()).nodes["image"].options["cache_seconds"] == 60
+
+
 def test_a_map_over_json_lines_runs_with_a_file() -> None:
     wf = Workflow("w")
     lines = wf.map({"$artifact": "01"})

@@ -44,6 +44,8 @@ from workflows.schedules.execution.launch import Launched, StartRefused, check, 
 from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
 
 _RACES = 20
+_CATCH_UP_SECONDS = 3600.0
+"""Where a schedule does not say: at most the limit of the settings."""
 _BODY_FIELDS = (
     "cron",
     "timezone",
@@ -86,7 +88,7 @@ def read_schedule(
     key_models: models that the API key may submit to, and the schedule may use; None: all of the tenant's.
     Raises Problem 422 with all errors.
     """
-    now = ports.clock.now()
+    now, limits = ports.clock.now(), settings.DISPATCHER
     errors = list(body_errors(body, now))
     if errors:
         raise validation_problem(sorted(errors, key=lambda error: error.pointer))
@@ -102,7 +104,7 @@ def read_schedule(
         key_models=stored_models(key_models),
         overlap=body.overlap or Overlap.SKIP.value,
         catch_up=body.catch_up or CatchUp.LAST.value,
-        catch_up_seconds=body.catch_up_seconds or 3600.0,
+        catch_up_seconds=body.catch_up_seconds or min(_CATCH_UP_SECONDS, limits.schedule_catch_up_seconds),
         jitter_seconds=body.jitter_seconds or 0.0,
         start_at=body.start_at,
         end_at=body.end_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -100,6 +101,12 @@ def test_a_schedule_is_created_shown_replaced_and_deleted(acme: Account) -> None
 def test_a_wrong_schedule_is_refused_with_its_places(acme: Account, fields: Any, expected: Any) -> None:
     answer = create(acme, **fields)
     assert (answer.status_code, errors(answer)) == (422, expected)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_schedule_that_does_not_say_catches_up_within_the_limit(acme: Account, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schedule_catch_up_seconds=600.0)
+    assert create(acme, catch_up_seconds=None).json()["catch_up_seconds"] == 600.0
 
 
 @pytest.mark.usefixtures("clock")
