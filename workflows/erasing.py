@@ -1,8 +1,8 @@
 """Erases the data of a run, what it was given and made: in its own rows at once, in those of its jobs in
 batches. Artifacts that nothing else uses are gone at once, those of all its jobs.
 
-A job's data alone can't be erased while its run keeps it: a result is the input of later nodes, of sub-runs,
-of choices and of the run's output. Rows, times, states and hashes stay.
+A job's or a sub-run's data alone can't be erased while its run keeps it: a result is the input of later
+nodes, of sub-runs, of choices and of the run's output. Rows, times, states and hashes stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jobs.operations.erase import (
     is_erased,
 )
 from jobs.ports import Ports
-from workflows.domain.errors import RunNotOver
+from workflows.domain.errors import PartOfRun, RunNotOver
 from workflows.execution.callbacks import callbacks_of
 from workflows.models import MapChunk, Node, Run, RunEvent, Wait
 
@@ -43,7 +43,7 @@ def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
     """Erase the data of a run that has ended, with its sub-runs of all levels; may be repeated.
 
     Returns the run; without `erased_at` while jobs still have data, which a sweep erases. Raises
-    Run.DoesNotExist, RunNotOver.
+    Run.DoesNotExist, RunNotOver, PartOfRun for a sub-run.
     """
     now = ports.clock.now()
     found: list[Run] = []
@@ -51,6 +51,7 @@ def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
         level = list(Run.objects.select_for_update().filter(id=run_id))
         if not level:
             raise Run.DoesNotExist
+        _refuse_sub_run(level[0])
         while level:
             if any(run.finished_at is None for run in level):
                 raise RunNotOver
@@ -70,6 +71,18 @@ def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
         if left <= 0:
             break
     return Run.objects.select_related("version__workflow").get(id=run_id)
+
+
+def _refuse_sub_run(run: Run) -> None:
+    """Raise PartOfRun for a sub-run: the runs above it have its inputs, and its output or are about to."""
+    above = run
+    while above.parent_node_id is not None:
+        above = Run.objects.only("id", "parent_node_id").get(nodes__id=above.parent_node_id)
+    if above is not run:
+        raise PartOfRun(
+            f"The sub-run belongs to the run {above.id}, which has copies of its data. "
+            f"DELETE /api/v1/runs/{above.id}/data erases all of them."
+        )
 
 
 def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> int:

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Exists, F, OuterRef, QuerySet
 
 from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
-from foundation.database.row_limits import free_places
+from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
@@ -277,8 +277,7 @@ def insert_run(run: Run, ports: Ports) -> None:
     Raises Refused if the tenant's queue is full, or it has too many runs."""
     now = run.created_at
     _refuse_too_many_runs(run.tenant_id)
-    if full := QueueLimits(now, [(run.tenant_id, "")], ports).refusal(run.tenant_id, ""):
-        raise full
+    _refuse_full_queue(run.tenant_id, now, ports)
     run.save(force_insert=True)
     add_run_uses(run.id, run.tenant_id, run.inputs)
     data = {"version": run.version.number}
@@ -294,6 +293,19 @@ def _refuse_too_many_runs(tenant_id: int) -> None:
     most = settings.DISPATCHER.workflow_runs
     if free_places(f"runs of {tenant_id}", _unfinished_runs(tenant_id), most) <= 0:
         raise _too_many_runs()
+
+
+def _refuse_full_queue(tenant_id: int, now: datetime, ports: Ports) -> None:
+    """Raise TenantQueueFull if the tenant's `max_queued` leaves no place for a run, which takes one until its
+    first step makes its jobs. Inside the transaction that inserts or restarts the run."""
+    others = 0
+    if limits_of(tenant_id, ports).max_queued is not None:
+        if connection.vendor == "postgresql":
+            lock_limits([f"runs not begun of {tenant_id}"])
+        has_begun = Node.objects.filter(run=OuterRef("id"), round=OuterRef("round"))
+        others = _unfinished_runs(tenant_id).exclude(Exists(has_begun)).count()
+    if full := QueueLimits(now, [(tenant_id, "")], ports).refusal(tenant_id, "", others=others):
+        raise full
 
 
 def _too_many_runs() -> TooManyRuns:
@@ -387,27 +399,26 @@ def restart_run(
 
     key_models: models that the API key may submit to, and the run may use from now on; None: all of the
     tenant's. by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased,
-    UnknownNode, NothingToRestart, ModelNotAllowed, TooManyRuns.
+    UnknownNode, NothingToRestart, ModelNotAllowed, TooManyRuns, and what a start raises for quota, rate and
+    queue of the tenant.
     """
+    runs = Run.objects.select_related("version")
+    run = runs.get(id=run_id)
+    plan = read_definition(run.version.spec)
+    refuse_models(run.tenant_id, plan, key_models)
+    again = _nodes_again(run, plan, keys)
+    if refused := quota_refusal(run.tenant_id, ports.clock.now(), ports):
+        raise refused
+    _take_tokens(run.tenant_id, len(again), ports)
     with transaction.atomic():
-        run = Run.objects.select_for_update().select_related("version").get(id=run_id)
-        if run.state == RunState.RUNNING:
-            raise RunNotFinished
-        if run.erase_requested_at is not None:
-            raise RunErased
+        run = runs.select_for_update(of=("self",)).get(id=run_id)
+        again = _nodes_again(run, plan, keys)
         if run.depth == 0:
             _refuse_too_many_runs(run.tenant_id)
         else:
             refuse_too_many_sub_runs(run.tenant_id)
-        plan = read_definition(run.version.spec)
-        refuse_models(run.tenant_id, plan, key_models)
+        _refuse_full_queue(run.tenant_id, ports.clock.now(), ports)
         run.key_models = stored_models(key_models)
-        if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
-            raise UnknownNode(f"There is no node {unknown[0][:64]}.")
-        states = {key: NodeState(state) for key, state in run.node_states.items()}
-        again = nodes_to_restart(plan, states, keys)
-        if not again and NodeState.PENDING not in states.values():
-            raise NothingToRestart
         if plan.on_failure is not None:
             again.add(plan.on_failure.key)
         run.node_states |= dict.fromkeys(again, NodeState.PENDING.value)
@@ -439,6 +450,21 @@ def restart_run(
         ports.reopened([run.id])
     ports.wake_followers([follower_of(run.id)])
     return run
+
+
+def _nodes_again(run: Run, plan: Plan, keys: Collection[str] | None) -> set[str]:
+    """Return the nodes that a restart runs again, of a run that may be restarted. Raises Refused."""
+    if run.state == RunState.RUNNING:
+        raise RunNotFinished
+    if run.erase_requested_at is not None:
+        raise RunErased
+    if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
+        raise UnknownNode(f"There is no node {unknown[0][:64]}.")
+    states = {key: NodeState(state) for key, state in run.node_states.items()}
+    again = nodes_to_restart(plan, states, keys)
+    if not again and NodeState.PENDING not in states.values():
+        raise NothingToRestart
+    return again
 
 
 def _first_round(run: Run, key: str) -> int:

@@ -289,8 +289,9 @@ class QueueLimits:
         self._left: dict[str, int] | None = None
         self._waits: dict[str, float] = {}
 
-    def refusal(self, tenant_id: int, model: str) -> Refused | None:
-        """Take a place for one job; return the error if there is none, else None."""
+    def refusal(self, tenant_id: int, model: str, *, others: int = 0) -> Refused | None:
+        """Take a place for one job; return the error if there is none, else None. others: places of the
+        tenant that are taken beside those of its waiting jobs."""
         if self._left is None:
             self._limits = {limit.name: limit for limit in self._of_all()}
             rough = [limit for limit in self._limits.values() if limit.is_rough]
@@ -301,7 +302,7 @@ class QueueLimits:
                 limit.name: free.take(limit.name, limit.requested, limit.free_places) for limit in rough
             }
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
-        if self._left.get(of_tenant, 1) <= 0:
+        if of_tenant in self._left and self._left[of_tenant] <= others:
             return TenantQueueFull(
                 counted(self._limits[of_tenant].most, "job of the tenant waits", "jobs of the tenant wait")
                 + ", which is the limit. Retry later.",

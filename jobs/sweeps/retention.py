@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from artifacts.uses import drop_uses
 from foundation.ids import ID_LENGTH, new_id
@@ -88,19 +88,20 @@ def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
             return
 
 
-def purge_jobs(ids: list[str]) -> int:
-    """Delete these jobs and return how many. Kept: dead letters that were retried meanwhile, jobs whose end
-    is not in the rollups yet, and jobs with a pending callback, which would be deleted, too."""
+def purgeable(ids: list[str]) -> QuerySet[Job]:
+    """Select those of these jobs that may be deleted. Kept: dead letters that were retried meanwhile, jobs
+    whose end is not in the rollups yet, and jobs with a pending callback, which would be deleted, too."""
     final = [state.value for state in FINAL_JOB_STATES]
     uncounted = Event.objects.filter(job_id__in=ids, id__gt=summed_up_to()).values_list("job_id", flat=True)
-    ids = sorted(set(ids) - set(uncounted))
+    return Job.objects.filter(id__in=sorted(set(ids) - set(uncounted)), state__in=final).exclude(
+        Exists(_PENDING.filter(job_id=OuterRef("id")))
+    )
+
+
+def purge_jobs(ids: list[str]) -> int:
+    """Delete those of these jobs that may be deleted, and return how many."""
     with transaction.atomic():
-        rows = list(
-            Job.objects.select_for_update()
-            .filter(id__in=ids, state__in=final)
-            .exclude(Exists(_PENDING.filter(job_id=OuterRef("id"))))
-            .values_list("id", "tenant_id", "state")
-        )
+        rows = list(purgeable(ids).select_for_update().values_list("id", "tenant_id", "state"))
         for (tenant, state), number in Counter((tenant, state) for _, tenant, state in rows).items():
             line, _ = PurgeLedger.objects.get_or_create(tenant_id=tenant, state=state)
             PurgeLedger.objects.filter(pk=line.pk).update(count=F("count") + number)

@@ -13,7 +13,7 @@ from jobs.models import Job
 from jobs.operations.erase import erase_job_data
 from tests.workflows.theatre import Theatre, model
 from workflows import erasing, operations
-from workflows.domain.errors import RunErased, RunNotOver
+from workflows.domain.errors import PartOfRun, RunErased, RunNotOver
 from workflows.models import Run, Version
 from workflows.sweeps import erasing_runs
 
@@ -86,6 +86,16 @@ def test_a_job_of_a_run_is_not_erased_alone(theatre: Theatre) -> None:
         erase_job_data(job.id, ports=theatre.ports)
     job.refresh_from_db()
     assert SECRET in str(job.payload)
+
+
+def test_a_sub_run_is_not_erased_alone(theatre: Theatre) -> None:
+    run = ended(theatre)
+    child = Run.objects.get(depth=1)
+    with pytest.raises(PartOfRun, match=run.id):
+        erasing.erase_run_data(child.id, ports=theatre.ports)
+    child.refresh_from_db()
+    assert SECRET in str(child.output)
+    assert child.erase_requested_at is None
 
 
 def test_the_data_of_many_jobs_is_erased_by_a_sweep(

@@ -89,6 +89,15 @@ def test_a_short_output_stays_in_its_row(theatre: Theatre) -> None:
     assert not Artifact.objects.exists()
 
 
+def test_the_long_output_of_a_sub_run_is_used_by_the_run_above_it_too(theatre: Theatre) -> None:
+    theatre.put("sub", long_map())
+    run = theatre.to_end(theatre.start({"nodes": {"s": {"workflow": "sub"}}}))
+    node = Node.objects.get(run=run, key="s")
+    assert node.output_artifact is not None
+    users = ArtifactUse.objects.filter(artifact_id=node.output_artifact).values_list("run", flat=True)
+    assert set(users) == {run.id, Run.objects.get(depth=1).id}
+
+
 @pytest.mark.sqlite_only
 def test_an_output_in_use_by_a_run_is_not_removed(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
     run = theatre.to_end(theatre.start(long_map()))

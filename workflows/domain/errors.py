@@ -78,6 +78,13 @@ class RunNotOver(Refused):
     status = 409
 
 
+class PartOfRun(Refused):
+    """The run that it is a part of keeps copies of its data. Erase the data of that run."""
+
+    code = "part_of_run"
+    status = 409
+
+
 class RunErased(Refused):
     """The data of the run was erased; it can't run again. Start a new run."""
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import structlog
 from django.conf import settings
 
+from artifacts.uses import new_run_use
 from foundation.database import statements
 from foundation.database.connections import pipelined_transaction, write_lock
 from foundation.database.row_codec import new_row
@@ -42,7 +43,7 @@ from workflows.execution.failed_steps import (
     note_failed_step,
 )
 from workflows.execution.forced_ends import end_cancelled
-from workflows.execution.long_outputs import keep_long
+from workflows.execution.long_outputs import is_stored, keep_long
 from workflows.execution.notices import delete_of_ended, due_notice
 from workflows.execution.open_limits import are_kept
 from workflows.execution.open_maps import OpenMaps
@@ -352,6 +353,8 @@ class _Advance:
         elif node.kind == NodeKind.WORKFLOW:
             child = nodes.child_runs[node.id]
             node.output, node.output_artifact = child.output, child.output_artifact
+            if (one := child.output_artifact) is not None and is_stored(one):
+                self.writes.run_uses[self.run.id, one] = new_run_use(self.run.id, one)
             node.code, node.detail = child.error_code, child.error_message
         elif node.id in nodes.answers:
             node.output = nodes.answers[node.id]

@@ -73,6 +73,11 @@ def read_long(artifact_id: str, ports: Ports) -> Any:
     raise OverBudget(TOO_LARGE, f"the output has {artifact.bytes} bytes; references read up to {most}")
 
 
+def is_stored(artifact_id: str) -> bool:
+    """Return True if the artifact of an output is there."""
+    return Artifact.objects.filter(pk=artifact_id, state=Artifact.State.STORED).exists()
+
+
 def url_of(artifact_id: str | None) -> str | None:
     """Return the path of an output that is an artifact."""
     return None if artifact_id is None else f"/api/v1/artifacts/{artifact_id}"
