@@ -80,6 +80,16 @@ class Job:
         return self.status in FINAL
 
     @property
+    def run_id(self) -> str | None:
+        """Id of the workflow run that it belongs to; None of other jobs."""
+        return self.data.get("run_id")
+
+    @property
+    def node(self) -> str | None:
+        """Key of its node in that run, such as detect or detect[17]."""
+        return self.data.get("node")
+
+    @property
     def result(self) -> Any:
         """The result; in place of a long one the reference to the artifact that it is in."""
         return self.data.get("result")

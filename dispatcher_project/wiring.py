@@ -14,6 +14,7 @@ from jobs.events.announce import Announcer
 from jobs.ports import Ports, after_seconds
 from jobs.reports.database_clock import database_time, last_database_time
 from jobs.wakes import HintPublisher
+from workflows.execution.reads import nodes_of
 from workflows.execution.retried import retryable
 from workflows.schedules.models import reopen
 
@@ -39,6 +40,7 @@ def make_production_ports() -> Ports:
         wake_followers=hints.wake_followers,
         retryable=retryable,
         reopened=reopen,
+        nodes_of=nodes_of,
         announce=Announcer(lambda: str(settings.REDIS_URL)),
         database=ConnectionPool().connection,
         layouts=layouts,

@@ -4,7 +4,7 @@ and the simulator inject their own."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -119,6 +119,7 @@ class Ports:
     wake_followers: sends hints that these followers have notices of ends; best effort, never raises.
     retryable: selects those of these dead letters whose success counts: for their follower, if they have one.
     reopened: gets the ids of jobs and runs that had ended and go on, in that transaction.
+    nodes_of: returns the key of the node of each of these jobs of workflow runs, by job id.
     announce: announces changed jobs to event streams and long polls; best effort, never raises.
     after: calls a function once, so many seconds later, in the background.
     database: returns a context with a connection for reads by `foundation.database.statements`.
@@ -142,6 +143,7 @@ class Ports:
     wake_followers: Callable[[Sequence[str]], None] = lambda followers: None
     retryable: Callable[[QuerySet[Job]], QuerySet[Job]] = lambda letters: letters
     reopened: Callable[[Collection[str]], None] = lambda ids: None
+    nodes_of: Callable[[Sequence[str]], Mapping[str, str]] = lambda job_ids: {}
     after: Callable[[float, Callable[[], None]], None] = after_seconds
     database: Callable[[], AbstractContextManager[None]] = nullcontext
     clock_watch: ClockWatch = field(default_factory=AgreedClocks)

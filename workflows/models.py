@@ -42,7 +42,8 @@ class Workflow(models.Model):
 
 
 class Version(models.Model):
-    """A version of a definition; never changed. sha256: of its canonical JSON."""
+    """A version of a definition. The database refuses any change of it (`gpus.migrations._append_only`), and
+    to delete it while a run has it. sha256: of its canonical JSON."""
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()

@@ -26,7 +26,7 @@ from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_lin
 from artifacts.refs import BadRef, TooManyRefs, find_refs
 from gpus.models import ModelConfig
 from jobs import ports
-from jobs.api.representations import job_json, summary_json
+from jobs.api.representations import job_json, nodes_of_jobs, summary_json
 from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState, is_final
 from jobs.events.hub import PROGRESS_EVENTS, shown_data
@@ -173,7 +173,8 @@ def callbacks(job: Job) -> list[Callback]:
 
 def api_json(job: Job, *, with_output: bool) -> dict[str, Any]:
     """Return the job as the API does, without the result, which has a section of its own."""
-    return {**summary_json(job, with_result=with_output)}
+    node = nodes_of_jobs([job], ports.production_ports()).get(job.id)
+    return {**summary_json(job, node=node, with_result=with_output)}
 
 
 def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
@@ -255,7 +256,13 @@ class JobDetail(HistoryAdmin):
         if name != "job" and name not in known:
             raise Http404
         if name == "job":
-            shown: Any = job_json(job, timezone.now(), with_result=may_see, in_full=True)
+            shown: Any = job_json(
+                job,
+                timezone.now(),
+                node=nodes_of_jobs([job], ports.production_ports()).get(job.id),
+                with_result=may_see,
+                in_full=True,
+            )
         else:
             shown = known[name]
         return HttpResponse(

@@ -6,6 +6,7 @@ operation again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.migrations.operations.base import Operation
@@ -36,24 +37,24 @@ class AppendOnly(Operation):
     reversible = True
     reduces_to_sql = True
 
-    def __init__(self, table: str, what: str) -> None:
-        self.table, self.what = table, what
+    def __init__(self, table: str, what: str, deeds: Sequence[str] = tuple(DEEDS)) -> None:
+        self.table, self.what, self.deeds = table, what, deeds
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Models know nothing of it."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         vendor = schema_editor.connection.vendor
-        for deed in DEEDS:
+        for deed in self.deeds:
             schema_editor.execute(let_go(vendor, self.table, deed))
             schema_editor.execute(keep(vendor, self.table, deed, self.what))
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        for deed in DEEDS:
+        for deed in self.deeds:
             schema_editor.execute(let_go(schema_editor.connection.vendor, self.table, deed))
 
     def describe(self) -> str:
-        return f"Rows of {self.table} are never changed or deleted"
+        return f"Rows of {self.table} are never {' or '.join(DEEDS[deed] for deed in self.deeds)}"
 
 
 def _name(table: str, deed: str) -> str:

@@ -129,6 +129,8 @@ class JobSummary(TypedDict):
         int, about("Number of old refused attempts that were deleted; they are not charged as tries.")
     ]
     rerun_of: Annotated[str | None, about("Id of the job that this one runs again.")]
+    run_id: Annotated[str | None, about("Id of the workflow run that it belongs to.")]
+    node: Annotated[str | None, about("Key of its node in that run, such as detect or detect[17].")]
     urls: JobUrls
 
 

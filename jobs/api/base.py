@@ -14,7 +14,7 @@ from jobs import ports
 from jobs.api import answers
 from jobs.api.authentication import HasScopeOrPermission
 from jobs.api.parameters import job_id_of, unknown_job
-from jobs.api.representations import job_json, summary_json
+from jobs.api.representations import job_json, nodes_of_jobs, summary_json
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope, may_see_details, may_see_payloads
 from jobs.models import Job
 from jobs.ports import Ports
@@ -56,10 +56,11 @@ def tenant_of(request: Request) -> int:
 
 def shown_job(request: Request, job: Job) -> answers.Job:
     """Return the job's body with what the reader may see."""
-    reader = principal_of(request)
+    reader, real = principal_of(request), ports.production_ports()
     return job_json(
         job,
-        ports.production_ports().clock.now(),
+        real.clock.now(),
+        node=nodes_of_jobs([job], real).get(job.id),
         with_result=may_see_payloads(reader),
         in_full=may_see_details(reader),
     )
@@ -70,7 +71,10 @@ def job_summaries(request: Request, jobs: Sequence[Job]) -> list[answers.JobSumm
     reader = principal_of(request)
     with_result, in_full = may_see_payloads(reader), may_see_details(reader)
     read_progress(jobs)
-    return [summary_json(job, with_result=with_result, in_full=in_full) for job in jobs]
+    nodes = nodes_of_jobs(jobs, ports.production_ports())
+    return [
+        summary_json(job, node=nodes.get(job.id), with_result=with_result, in_full=in_full) for job in jobs
+    ]
 
 
 def require_payloads(request: Request) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from jobs.domain.access import shown_error, shown_evidence
 from jobs.domain.errors import Refused
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Timings
+from jobs.ports import Ports
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
 from jobs.reports.progress import partial_output_of, progress_of
 from jobs.submission.request import Submitted
@@ -29,6 +30,17 @@ def job_url(job_id: str, *rest: str) -> str:
     return "/".join((f"{API_ROOT}/queue/jobs/{job_id}", *rest))
 
 
+def run_id_of(job: Job) -> str | None:
+    """Return the id of the workflow run that a job belongs to."""
+    return job.followed_by.partition(":")[2] if job.followed_by else None
+
+
+def nodes_of_jobs(jobs: Sequence[Job], ports: Ports) -> Mapping[str, str]:
+    """Return the key of the node of each of these jobs that belongs to a workflow run, by job id."""
+    ids = [job.id for job in jobs if job.followed_by]
+    return ports.nodes_of(ids) if ids else {}
+
+
 def pause_json(pause: Pause, name: str) -> dict[str, Any]:
     """Return the body of a pause. name: display name of the paused model or tenant."""
     return {"kind": pause.kind, "name": name, "since": pause.since, "by": pause.actor, "reason": pause.reason}
@@ -38,14 +50,15 @@ def summary_json(
     job: Job,
     attempts: Sequence[Attempt] | None = None,
     *,
+    node: str | None = None,
     with_result: bool = True,
     in_full: bool = False,
 ) -> answers.JobSummary:
     """Return a job's body without its result, which may have megabytes.
 
     attempts: sorted by number; None: the last ones, queried unless prefetched with the job, as is the
-    progress of a running job. with_result: the reader may see results. in_full: with the details for
-    operators (`jobs.domain.access`).
+    progress of a running job. node: of a workflow run, from `nodes_of_jobs`. with_result: the reader may
+    see results. in_full: with the details for operators (`jobs.domain.access`).
     """
     shown = _last_attempts(job) if attempts is None else attempts
     return {
@@ -69,6 +82,8 @@ def summary_json(
         "attempts_count": job.attempts_made,
         "refusals_folded": job.refusals_folded,
         "rerun_of": job.rerun_of,
+        "run_id": run_id_of(job),
+        "node": node,
         "urls": {
             "self": job_url(job.id),
             "events": job_url(job.id, "events"),
@@ -84,15 +99,16 @@ def job_json(
     now: datetime,
     attempts: Sequence[Attempt] | None = None,
     *,
+    node: str | None = None,
     with_result: bool = True,
     in_full: bool = False,
 ) -> answers.Job:
-    """Return a job's body. now: until which the timings of what goes on are counted. attempts, with_result,
-    in_full: see `summary_json`."""
+    """Return a job's body. now: until which the timings of what goes on are counted. attempts, node,
+    with_result, in_full: see `summary_json`."""
     shown = _last_attempts(job) if attempts is None else attempts
     found = partial_output_of(job) if with_result and job.state == JobState.RUNNING else None
     return {
-        **summary_json(job, shown, with_result=with_result, in_full=in_full),
+        **summary_json(job, shown, node=node, with_result=with_result, in_full=in_full),
         "result": job.result if with_result else None,
         "result_url": _result_url(job) if with_result else None,
         "result_hidden": not with_result,

@@ -93,9 +93,9 @@ def purgeable(ids: list[str]) -> QuerySet[Job]:
     whose end is not in the rollups yet, and jobs with a pending callback, which would be deleted, too."""
     final = [state.value for state in FINAL_JOB_STATES]
     uncounted = Event.objects.filter(job_id__in=ids, id__gt=summed_up_to()).values_list("job_id", flat=True)
-    return Job.objects.filter(id__in=sorted(set(ids) - set(uncounted)), state__in=final).exclude(
-        Exists(_PENDING.filter(job_id=OuterRef("id")))
-    )
+    is_called_back = Exists(_PENDING.filter(job_id=OuterRef("id")))
+    ended = Job.objects.filter(id__in=sorted(set(ids) - set(uncounted)), state__in=final)
+    return ended.exclude(is_called_back)
 
 
 def purge_jobs(ids: list[str]) -> int:

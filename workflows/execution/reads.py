@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from foundation.database.statements import Read, ReadAmong, value
 from jobs.models import EndNotice, Job
@@ -66,6 +66,12 @@ _answers = ReadAmong(
     (Node, "id"),
     rows=lambda ids: Wait.objects.filter(node__id__in=ids).values_list("node_id", "answer"),
 )
+
+
+def nodes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
+    """Return the key of the node of each of these jobs, by job id."""
+    found = Node.objects.filter(job_id__in=job_ids).values_list("job_id", "key")
+    return {job_id: key for job_id, key in found if job_id is not None}
 
 
 class EndedNodes:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs import ports
+from jobs.api.representations import nodes_of_jobs, run_id_of
 from jobs.domain.errors import NotDeadLetter, RunWasCancelled
 from jobs.domain.states import JobState
 from jobs.models import Job
@@ -32,6 +33,7 @@ from jobs.reports.retried import Retried, jobs_of_entries, wait_for_retried
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 RETRY_WAIT_SECONDS = 3.0
 _LONGEST_WAIT_SECONDS = 3600.0
@@ -86,9 +88,10 @@ class Command(TerminalCommand):
         rows = wanted.dead_letters().select_related("tenant").order_by("-finished_at", "-id")
         letters = list(rows[:limit])
         if self.as_json:
-            self.print_json([letter_document(job) for job in letters])
+            nodes = nodes_of_jobs(letters, ports.production_ports())
+            self.print_json([letter_document(job, nodes.get(job.id)) for job in letters])
         elif letters:
-            self.show(letter_table(letters, now))
+            self.show(letter_table(letters, now, nodes_of_jobs(letters, ports.production_ports())))
             if len(letters) == limit:
                 self.print("… --limit shows older ones")
         else:
@@ -190,9 +193,11 @@ def _hint(found: Retried) -> list[str]:
     return [f"`{command_line('dlq groups')}` shows why; --client-errors shows those with a bad input"]
 
 
-def letter_table(letters: Sequence[Job], now: datetime) -> Table:
-    rows = [
-        (
+def letter_table(letters: Sequence[Job], now: datetime, nodes: Mapping[str, str]) -> Table:
+    """A table of dead letters. nodes: of workflow runs, by job id; a column if there are any."""
+    rows = []
+    for job in letters:
+        row: list[str | Text] = [
             job.id,
             job.model,
             job.tenant.name,
@@ -200,13 +205,24 @@ def letter_table(letters: Sequence[Job], now: datetime) -> Table:
             str(job.attempts_made),
             line((job.error_code, "red")),
             job.error_message,
-        )
-        for job in letters
+        ]
+        if nodes:
+            row.insert(-1, f"{run_id_of(job) or ''} {nodes.get(job.id, '')}".strip())
+        rows.append(row)
+    heads = [
+        "job",
+        "model",
+        "tenant",
+        "failed",
+        "attempts",
+        "error",
+        *(["run and node"] if nodes else []),
+        "",
     ]
-    return table(("job", "model", "tenant", "failed", "attempts", "error", ""), rows, right=["attempts"])
+    return table(heads, rows, right=["attempts"])
 
 
-def letter_document(job: Job) -> dict[str, Any]:
+def letter_document(job: Job, node: str | None) -> dict[str, Any]:
     return {
         "job_id": job.id,
         "model": job.model,
@@ -216,6 +232,8 @@ def letter_document(job: Job) -> dict[str, Any]:
         "error_code": job.error_code,
         "error_message": job.error_message,
         "fingerprint": job.error_fingerprint,
+        "run_id": run_id_of(job),
+        "node": node,
     }
 
 

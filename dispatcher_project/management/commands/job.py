@@ -24,7 +24,7 @@ from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs import ports
 from jobs.api.jobs import explanation_json
-from jobs.api.representations import job_json
+from jobs.api.representations import job_json, nodes_of_jobs, run_id_of
 from jobs.domain.states import JobState, is_final
 from jobs.domain.tracebacks import split_message, traceback_in
 from jobs.events.log_lines import LOG_EVENT, START, LogChoice, StoredLine, read_last_lines, read_lines
@@ -248,8 +248,10 @@ def log_line(found: StoredLine) -> Text:
 def job_document(job: Job) -> dict[str, Any]:
     """The document that clients get, with the events and, while the job waits, the reasons."""
     why = {"why": explanation_json(explain_job(job, ports.production_ports()))} if is_waiting(job) else {}
+    real = ports.production_ports()
+    node = nodes_of_jobs([job], real).get(job.id)
     return (
-        job_json(job, ports.production_ports().clock.now(), in_full=True)
+        job_json(job, real.clock.now(), node=node, in_full=True)
         | why
         | {"events": [event_document(event) for event in latest_events(job.id)]}
     )
@@ -353,6 +355,9 @@ def _head(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Text]:
         ),
         line(facts, wraps=True),
     ]
+    if run_id := run_id_of(job):
+        node = nodes_of_jobs([job], ports.production_ports()).get(job.id)
+        lines.append(line(f"node {node or '?'} of the run {run_id}", wraps=True))
     if job.error_code:
         lines.append(line((f"{job.error_code}: {plain(job.error_message)}", "red"), wraps=True))
     if job.cancel_requested_at and not job.finished_at:

@@ -14,7 +14,7 @@ from dispatcher_project.cli.job_filters import add_filters, job_filter
 from dispatcher_project.cli.screen import age, line, table
 from dispatcher_project.management.commands.job import STATE_COLOURS, running_text
 from jobs import ports
-from jobs.api.representations import summary_json
+from jobs.api.representations import nodes_of_jobs, summary_json
 from jobs.models import Job
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
 from jobs.reports.progress import read_progress
@@ -46,7 +46,7 @@ class Command(TerminalCommand):
         last = shown[-1].id if len(found) > limit else None
         read_progress(shown)
         if self.as_json:
-            self.print_json({"results": [job_row(job) for job in shown], "before": last})
+            self.print_json({"results": job_rows(shown), "before": last})
         elif shown:
             self.show(job_table(shown, ports.production_ports().clock.now()))
             if last is not None:
@@ -56,9 +56,12 @@ class Command(TerminalCommand):
         return None
 
 
-def job_row(job: Job) -> dict[str, Any]:
-    """The API's document of a job in a list, for operators, with the tenant's name."""
-    return {**summary_json(job, in_full=True), "tenant": job.tenant.name}
+def job_rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """The API's documents of jobs in a list, for operators, with the tenants' names."""
+    nodes = nodes_of_jobs(jobs, ports.production_ports())
+    return [
+        {**summary_json(job, node=nodes.get(job.id), in_full=True), "tenant": job.tenant.name} for job in jobs
+    ]
 
 
 def job_table(jobs: Sequence[Job], now: datetime) -> Table:
