@@ -13,7 +13,10 @@ REVOKE ALL ON ALL TABLES IN SCHEMA public FROM dispatcher_gpu;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM dispatcher_gpu;
 GRANT USAGE ON SCHEMA public TO dispatcher_gpu;
 -- read only
-GRANT SELECT ON artifacts_artifact, artifacts_artifactuse, django_migrations, gpus_fleetindex, gpus_pause, jobs_sweeprun, jobs_tenant TO dispatcher_gpu;
+GRANT SELECT ON artifacts_bytechange, django_migrations, gpus_fleetindex, gpus_pause, jobs_sweeprun, jobs_tenant TO dispatcher_gpu;
+-- artifacts: inputs from URLs and outputs of runs; removal is the web's and the sweeps'
+GRANT SELECT, INSERT, UPDATE ON artifacts_artifact, artifacts_artifactuse TO dispatcher_gpu;
+GRANT SELECT, INSERT, UPDATE, DELETE ON artifacts_runupload TO dispatcher_gpu;
 -- jobs: submits are the web's
 GRANT SELECT, UPDATE ON jobs_job, jobs_pushedresult TO dispatcher_gpu;
 GRANT SELECT, INSERT, UPDATE ON jobs_attempt, jobs_tally TO dispatcher_gpu;

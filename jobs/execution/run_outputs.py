@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, ProgrammingError, connection
 
 from artifacts.errors import ArtifactQuotaFull, BeingRemoved, TooManyRunOutputs
 from artifacts.keys import SHA256, ObjectKey
@@ -326,6 +326,12 @@ def _unavailable(error: Exception) -> OutputsUnavailable:
         return OutputsUnavailable(f"An output of the run could not be stored. {error}")
     if isinstance(error, DatabaseError):
         connection.close()
+        if isinstance(error, ProgrammingError):  # a missing right or table: unlike an outage, it may last
+            log.error("outputs_refused_by_database", error=str(error).strip())
+            return OutputsUnavailable(
+                "The database refuses to record the outputs of the run: the worker's role lacks a right "
+                "(deploy/least_rights/gpu_box.sql), or a migration is missing."
+            )
         return OutputsUnrecorded("The outputs of the run could not be recorded: the database is away.")
     return OutputsUnavailable(f"The outputs of the run could not be stored. {error}")
 

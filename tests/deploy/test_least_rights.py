@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,12 +14,16 @@ import pytest
 import redis
 from django.db import connection, connections
 
+from artifacts.models import Artifact, ArtifactUse, RunUpload
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import SystemClock
+from gpus.runners.base import RunRequest
+from jobs.execution.gpu_worker import GpuWorker
+from tests.jobs.execution.test_run_outputs import SavingRunner
 from tests.support.factories import make_model
 from tests.support.fakes import Told, make_ports
 from tests.support.shop import open_shop, state
@@ -24,7 +31,8 @@ from tests.support.waiting import wait_for
 
 FOLDER = ROOT / "deploy/least_rights"
 GRANTED = {
-    "artifacts_artifact": "SELECT", "artifacts_artifactuse": "SELECT",
+    "artifacts_artifact": "INSERT SELECT UPDATE", "artifacts_artifactuse": "INSERT SELECT UPDATE",
+    "artifacts_bytechange": "SELECT", "artifacts_runupload": "DELETE INSERT SELECT UPDATE",
     "django_migrations": "SELECT", "gpus_fleetindex": "SELECT", "gpus_pause": "SELECT",
     "jobs_sweeprun": "SELECT", "jobs_tenant": "SELECT",
     "jobs_job": "SELECT UPDATE", "jobs_pushedresult": "SELECT UPDATE",
@@ -67,6 +75,13 @@ def gpu_role(transactional_db: None) -> Iterator[str]:
         cursor.execute("DROP OWNED BY dispatcher_gpu")
 
 
+@pytest.fixture
+def store(settings: Any, tmp_path: Path) -> None:
+    """A folder for artifacts, which results of more than 1,000 bytes become."""
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=1000, artifact_reserve_bytes=0)
+
+
 def test_a_gpu_user_may_neither_empty_nor_configure_redis(gpu_user: redis.Redis) -> None:
     for words in (
         ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "*"), ("ACL", "LIST"), ("KEYS", "*"), ("SHUTDOWN",),
@@ -95,6 +110,33 @@ def test_a_worker_runs_a_job_with_its_role_and_user_alone(
     finally:
         shop.close()
         node.stop()
+
+
+@pytest.mark.database
+@pytest.mark.usefixtures("store")
+def test_a_worker_saves_a_file_and_a_long_result_with_its_role(
+    valkey: EmbeddedValkey, fleet: str, gpu_user: redis.Redis, gpu_role: str
+) -> None:
+    def run(request: RunRequest) -> Any:
+        return {"file": request.save(io.BytesIO(b"pixels" * 100)), "text": "x" * 5000}
+
+    shop = open_shop(valkey.url, fleet, make_model("m", max_retries=0), "http://127.0.0.1:9/run")
+    job = shop.submit()
+    shop.ports = make_ports(RedisLeases(gpu_user, fleet), clock=SystemClock(), told=Told())
+    try:
+        if gpu_role:
+            connections.settings["default"]["USER"] = gpu_role
+        worker = GpuWorker(shop.ports, runners=lambda spec: SavingRunner(run))
+        worker.start()
+        shop.workers.append(worker)
+        shop.work(worker).join(60)
+        wait_for(lambda: state(job) == "completed")
+    finally:
+        shop.close()
+    rows = Artifact.objects.order_by("bytes").values_list("bytes", "state")
+    assert [state for _, state in rows] == ["stored", "stored"]
+    assert ArtifactUse.objects.filter(job=job.id).count() == 2
+    assert not RunUpload.objects.exists()
 
 
 def _user_of_a_new_thread() -> str:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import ProgrammingError, transaction
 
 from artifacts.models import Artifact, ArtifactUse, RunUpload
 from artifacts.outputs import Maker, SavedOutput, Secured, new_output, secure
@@ -465,6 +465,17 @@ def test_a_run_waits_for_its_store_with_its_lease_and_is_not_lost(shop, monkeypa
     assert asked == [AttemptState.SENT] * 2
     assert job.attempts_made == 1
     assert Artifact.objects.get().state == "stored"
+
+
+def test_a_run_whose_outputs_the_database_refuses_does_not_wait_for_ever(shop, monkeypatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ProgrammingError("permission denied for table artifacts_runupload")
+
+    monkeypatch.setattr("jobs.execution.run_outputs.new_output", refuse)
+    job = run_once(shop, save_picture, until=JobState.RETRYING)
+    assert job.error_code == OutputNotStored.code
+    assert "deploy/least_rights/gpu_box.sql" in job.error_message
+    assert "artifacts_runupload" not in job.error_message
 
 
 def test_a_run_whose_store_stays_away_is_tried_again_and_charged(shop, monkeypatch) -> None:
