@@ -16,7 +16,7 @@ from dispatcher_project.web.protocol import WebLimits
 from tests.support.servers.serving import serving
 
 from .proxied import CADDY, CADDYFILE, Proxy, caddy
-from .test_nginx import mirror
+from .test_nginx import FILES, mirror
 
 needs_caddy = pytest.mark.skipif(CADDY is None, reason="no Caddy on this machine")
 DEFAULTS = DispatcherSettings()
@@ -48,6 +48,15 @@ def test_it_replaces_forwarded_addresses_and_limits_bodies(before_mirror: Proxy)
     assert refused.status_code in (413, 502), "502 where the limit is met after the web was asked"
 
 
+@needs_caddy
+@pytest.mark.parametrize("path", FILES)
+def test_files_may_be_long(before_mirror: Proxy, path: str) -> None:
+    data = bytes(DEFAULTS.max_push_bytes + 1)
+    url = before_mirror.url + path
+    answer = requests.put(url, data=data, verify=str(before_mirror.certificate), timeout=120)
+    assert answer.json()["length"] == len(data)
+
+
 def test_its_timeouts_and_sizes_fit_the_webs() -> None:
     text = CADDYFILE.read_text()
 
@@ -61,3 +70,4 @@ def test_its_timeouts_and_sizes_fit_the_webs() -> None:
     assert value("keepalive") < DEFAULTS.web_idle_seconds
     assert value("response_header_timeout") > DEFAULTS.max_wait_seconds + DEFAULTS.answer_seconds
     assert re.search(r"lb_retries 0\b", text)
+    assert not re.search(r"(?m)^\s*(read_body|write) ", text), "either would cut long transfers"

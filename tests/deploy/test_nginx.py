@@ -21,6 +21,7 @@ from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.servers.serving import Served, serving
 from tests.support.servers.web import Web
 from tests.support.sockets import until_closed
+from tests.support.waiting import wait_for
 
 from .proxied import NGINX, Proxy, configuration, proxy
 
@@ -127,6 +128,25 @@ def test_the_proxy_limits_bodies_as_the_web_does(before_mirror: Proxy) -> None:
     with before_mirror.connect() as long:
         long.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (len(most) + 1))
         assert long.recv(100).startswith(b"HTTP/1.1 413")
+
+
+FILES = ("/store/a/1/0?signature=x", "/api/v1/tasks/cog/key/film.mp4")
+
+
+@needs_nginx
+@pytest.mark.parametrize("path", FILES)
+def test_files_may_be_long_and_are_passed_on_as_they_come(
+    before_mirror: Proxy, mirrored: Served, path: str
+) -> None:
+    length = DEFAULTS.max_push_bytes + 1
+    with before_mirror.connect() as long:
+        lines = (f"PUT {path} HTTP/1.1", "Host: x", "Connection: close", f"Content-Length: {length}", "", "")
+        long.sendall("\r\n".join(lines).encode())
+        long.sendall(b"x")
+        wait_for(lambda: len(mirrored.server.connections) == 1, what="the upload to reach the web")
+        long.sendall(bytes(length - 1))
+        answer = until_closed(long)
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["length"] == length
 
 
 @needs_nginx
