@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 from django.core.management import get_commands, load_command_class
 from jsonschema import Draft7Validator
 
+from artifacts.store.place import read_place
 from dispatcher_project.cli.commands import entry_of
 from dispatcher_project.cli.main import BASE
 from dispatcher_project.supervisor.data_folder import ROOT
@@ -25,6 +27,7 @@ from tests.support.waiting import wait_for
 
 _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
 PASSWORD = "only-for-this-test"
+_STORE = "DISPATCHER_ARTIFACT_STORE"
 
 
 def text_of(name: str) -> str:
@@ -71,18 +74,53 @@ def test_a_file_names_only_services_volumes_and_networks_that_there_are() -> Non
 def test_a_worker_host_needs_none_of_the_first_hosts_variables() -> None:
     """A required variable stops compose wherever it stands, also in a service that is not started."""
     assert set(_REQUIRED.findall(text_of(ONE_HOST))) == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
-    assert "$" not in text_of(WORKER)
+    assert text_of(WORKER).count("$") == len(_REQUIRED.findall(text_of(WORKER))) == 1
+    assert _REQUIRED.findall(text_of(WORKER)) == [_STORE]
 
 
 def test_a_worker_host_runs_the_first_hosts_worker_without_dependencies() -> None:
     first = services(ONE_HOST)
     for name, service in services(WORKER).items():
         there = {key: value for key, value in first[name].items() if key not in ("depends_on", "networks")}
-        assert service == there
+        environment = {**there["environment"], _STORE: service["environment"][_STORE]}
+        assert service == {**there, "environment": environment}
+
+
+def test_containers_of_a_host_share_the_store_of_artifacts_and_those_of_several_name_it() -> None:
+    ours = services(ONE_HOST)
+    named = {name for name, service in services(SEVERAL).items() if _STORE in service.get("environment", ())}
+    assert named == {"migrate", "web", "gpu_worker", "sweeps", "callbacks"}
+    for name in named:
+        default = re.sub(r"\$\{\w+:-([^}]+)\}", r"\1", ours[name]["environment"][_STORE])
+        assert read_place(default) == (Path("/data/artifacts"), True)
+        assert "data:/data" in ours[name]["volumes"], name
+        assert _REQUIRED.match(services(SEVERAL)[name]["environment"][_STORE])
+    assert _REQUIRED.match(services(WORKER)["gpu_worker"]["environment"][_STORE])
+
+
+@pytest.mark.parametrize(("file", "name"), [*OURS, (WORKER, "gpu_worker")])
+def test_files_on_their_way_are_on_the_disk(file: str, name: str) -> None:
+    service = services(file)[name]
+    folder = service["environment"]["TMPDIR"]
+    assert f"spool:{folder}" in service["volumes"]
+    assert not any(one.startswith(folder) for one in service["tmpfs"]), "a tmpfs is memory"
+
+
+def test_the_image_has_the_extra_s3() -> None:
+    (program,) = re.findall(r'RUN sed "(.+)" constraints.txt > packages.txt', text_of("Dockerfile"))
+    done = subprocess.run(
+        ["sed", program, ROOT / "constraints.txt"], capture_output=True, text=True, check=True
+    )
+    packages = re.findall(r"(?m)^([\w-]+)==\S+ \\$", done.stdout)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [re.match(r"[\w-]+", one)[0] for one in project["optional-dependencies"]["s3"]]  # type: ignore[index]
+    assert {*wanted, "botocore", "s3transfer", "jmespath", "python-dateutil"} <= set(packages)
+    assert "pytest" not in packages
 
 
 def test_database_and_redis_are_published_to_a_private_address_only() -> None:
-    ours, shared = services(ONE_HOST), services(SEVERAL)
+    ours = services(ONE_HOST)
+    shared = {name: one for name, one in services(SEVERAL).items() if "ports" in one}
     assert {name for name, service in ours.items() if "ports" in service} == {"web"}
     shown = {name: service["ports"] for name, service in shared.items()}
     assert shown.keys() == {"postgres", "redis"}
@@ -99,7 +137,8 @@ def test_only_the_web_is_published_and_only_to_its_host() -> None:
     assert ours["services"]["web"]["ports"] == [
         "${DISPATCHER_LISTEN:-127.0.0.1}:${DISPATCHER_PORT:-8000}:8000"
     ]
-    for name, service in services(SEVERAL).items():
+    for name in ("postgres", "redis"):
+        service = services(SEVERAL)[name]
         assert "default" in service["networks"], f"{name}: an internal network publishes nothing"
 
 

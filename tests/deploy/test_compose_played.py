@@ -39,11 +39,13 @@ IMAGE = {
 }
 """ENV of the Dockerfile; the sources in place of the wheel."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::[?-][^}]*)?\}")
+_DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 
 def environment_of(service: dict[str, Any]) -> dict[str, str]:
     given = dict(line.split("=", 1) for line in ENVIRONMENT.split())
-    return {**IMAGE, **given, **service.get("environment", {})}
+    chosen = {name: _DEFAULT.sub(r"\1", value) for name, value in service.get("environment", {}).items()}
+    return {**IMAGE, **given, **chosen}
 
 
 def start(box: Box, service: dict[str, Any]) -> None:
