@@ -60,6 +60,10 @@ _EQUALITY = frozenset({"eq", "ne"})
 _LONG = frozenset({str, list, dict})
 
 
+def _are_alike(left: Any, right: Any) -> bool:
+    return isinstance(left, str) == isinstance(right, str)
+
+
 class OutOfSteps(Exception):
     """The search has used up its steps."""
 
@@ -97,12 +101,13 @@ class MeteredInterpreter(TreeInterpreter):  # type: ignore[misc]
         return value.get(node["value"]) if isinstance(value, Mapping) else None
 
     def visit_comparator(self, node: Node, value: Any) -> Any:
+        """As the original, which raises TypeError for the order of a number and a text."""
         first, second = node["children"]
         left, right = self.visit(first, value), self.visit(second, value)
         name = node["value"]
         if type(left) in _LONG and type(left) is type(right):
             self._meter.take(_compared(left, right))
-        if name in _EQUALITY or (_is_comparable(left) and _is_comparable(right)):
+        if name in _EQUALITY or (_is_comparable(left) and _is_comparable(right) and _are_alike(left, right)):
             return self.COMPARATOR_FUNC[name](left, right)
         return None
 

@@ -105,6 +105,13 @@ def test_a_function_with_an_argument_of_the_wrong_type_fails_with_a_message() ->
             expression(text).search({**IMAGES, "a": [1, "b"]})
 
 
+def test_a_number_and_a_text_have_no_order() -> None:
+    """The specification says null; a filter leaves such an item out."""
+    assert expression("[?@ > `1`]").search([1, 2, "a", None, 3]) == [2, 3]
+    assert expression("@ > `1`").search("a") is None
+    assert expression("[?@ > 'a']").search(["a", "b", 1]) == ["b"]
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
     [
