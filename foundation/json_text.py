@@ -207,6 +207,15 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def same_value(left: Any, right: Any) -> bool:
+    """Return whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same_value(left[name], right[name]) for name in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same_value, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
 _SHORT_VALUES = 2_000
 """Written by one call into C, which holds the GIL for 0.5 ms."""
 

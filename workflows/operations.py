@@ -17,7 +17,7 @@ from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
 from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
-from foundation.json_text import canonical_json
+from foundation.json_text import canonical_json, same_value
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
@@ -494,7 +494,7 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
         raise WaitExpired
     if "choose_from" in wait.options:
         # as JSON: Python takes true for 1
-        if canonical_json(answer) not in map(canonical_json, wait.options["choose_from"]):
+        if not any(same_value(answer, one) for one in wait.options["choose_from"]):
             choices = ", ".join(canonical_json(one)[:60] for one in wait.options["choose_from"][:10])
             more = ", …" if len(wait.options["choose_from"]) > 10 else ""
             raise AnswerInvalid(f"The answer is none of the choices: {choices}{more}.", pointer="/answer")

@@ -113,10 +113,10 @@ class ArtifactBytes:
                 (b"x-content-type-options", b"nosniff"),
                 (b"cross-origin-resource-policy", b"cross-origin"),
             ]
-            if exchange.header("if-none-match") in (tag, "*"):
+            if _is_known(exchange.header("if-none-match"), tag):
                 await exchange.answer(304, headers)
                 return
-            wanted = _range(exchange, size, tag)
+            wanted = _range(exchange, size, tag) if exchange.method == "GET" else None
             first, behind = wanted or (0, size)
             headers += [
                 (b"content-type", (grant.content_type or "application/octet-stream").encode("latin1")),
@@ -147,6 +147,11 @@ def _receiver(grant: Grant, store: LocalStore) -> Incoming:
     if grant.upload:
         return store.receive_part(grant.key, grant.upload, grant.number, grant.size)
     return store.receive(grant.key, grant.size)
+
+
+def _is_known(header: str, tag: str) -> bool:
+    """Return whether the client has the object, by the tags in its If-None-Match."""
+    return header == "*" or tag in (one.strip().removeprefix("W/") for one in header.split(","))
 
 
 def _range(exchange: Exchange, size: int, tag: str) -> tuple[int, int] | None:

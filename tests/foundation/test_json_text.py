@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from foundation.json_text import JsonText, canonical_json, canonical_pieces, dumps, is_short, unwrap
+from foundation.json_text import (
+    JsonText,
+    canonical_json,
+    canonical_pieces,
+    dumps,
+    is_short,
+    same_value,
+    unwrap,
+)
 
 
 def test_a_json_text_is_inserted_like_its_value() -> None:
@@ -65,3 +73,21 @@ def test_no_piece_is_long_however_deep_the_values_lie(make: Any) -> None:
 def test_a_value_is_short_up_to_its_values_and_characters(value: Any, size: int) -> None:
     assert is_short(value, size)
     assert not is_short(value, size - 1)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        (1, 1.0, True),
+        ({"a": [1, {"b": 2}]}, {"a": [1.0, {"b": 2.0}]}, True),
+        (1, True, False),
+        (0, False, False),
+        ([1], [1, 2], False),
+        ({"a": 1}, {"b": 1}, False),
+        ({}, [], False),
+        (None, False, False),
+        ("1", 1, False),
+    ],
+)
+def test_values_are_equal_as_json_says(left: Any, right: Any, equal: bool) -> None:
+    assert same_value(left, right) is equal

@@ -17,6 +17,7 @@ from jobs.models import EndNotice, Event, Job
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
+from workflows.domain.errors import AnswerInvalid
 from workflows.domain.states import NodeState, RunState
 from workflows.execution import advancer, starts
 from workflows.execution.advancer import Advancer
@@ -554,3 +555,14 @@ def test_a_step_under_way_does_not_use_up_the_notice_of_a_resume(
     theatre.advancer.advance(run.id)
     assert EndNotice.objects.filter(followed_by=f"run:{run.id}").exists()
     theatre.until(run, lambda: states(run)["b"] == "completed")
+
+
+def test_an_answer_is_one_of_the_choices_by_value(theatre: Theatre) -> None:
+    """JavaScript writes 1.0 as 1."""
+    run = theatre.start({"nodes": {"ask": {"human": {"title": "?", "choose_from": [1.0, 2]}}}})
+    theatre.advance(run)
+    with pytest.raises(AnswerInvalid):
+        operations.answer_wait(run, "ask", True, by="me", ports=theatre.ports)
+    operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED
