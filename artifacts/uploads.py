@@ -84,7 +84,8 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
     limits = settings.DISPATCHER
     if wanted.bytes > limits.max_artifact_bytes:
         raise ArtifactTooLarge(
-            f"An artifact may have up to {limits.max_artifact_bytes} bytes, not {wanted.bytes}."
+            f"An artifact may have up to {limits.max_artifact_bytes} bytes (DISPATCHER_MAX_ARTIFACT_BYTES), "
+            f"not {wanted.bytes}."
         )
     row, left_upload = _row_for(wanted, now)
     if left_upload:

@@ -46,7 +46,8 @@ class Transfers:
             raise Problem(
                 503,
                 "too_many_transfers",
-                f"{limits.artifact_transfers} transfers are in progress, the most at once.",
+                f"{limits.artifact_transfers} transfers are in progress, the most at once "
+                "(DISPATCHER_ARTIFACT_TRANSFERS).",
                 retry_after_seconds=2.0,
             )
         if self._of_tenant[tenant_id] >= limits.artifact_transfers_per_tenant:
@@ -54,7 +55,7 @@ class Transfers:
                 429,
                 "too_many_transfers",
                 f"{limits.artifact_transfers_per_tenant} transfers of this tenant are in progress, the most "
-                "at once.",
+                "at once (DISPATCHER_ARTIFACT_TRANSFERS_PER_TENANT).",
                 retry_after_seconds=2.0,
             )
         self._of_tenant[tenant_id] += 1
@@ -168,7 +169,7 @@ class Exchange:
             async with asyncio.timeout(settings.DISPATCHER.upload_idle_seconds):
                 message = await self._receive()
         except TimeoutError:
-            raise _too_slow() from None
+            raise _idle() from None
         if message["type"] != "http.request":
             raise ClientGone
         self._left = message.get("more_body", False)
@@ -275,7 +276,7 @@ def _socket_errors() -> Iterator[None]:
     except ConnectionGone:
         raise ClientGone from None
     except SenderIdle:
-        raise _too_slow() from None
+        raise _idle() from None
     except EOFError:
         raise _shorter() from None
 
@@ -284,7 +285,18 @@ def _shorter() -> StoreUnavailable:
     return StoreUnavailable("The object became shorter.")
 
 
+def _idle() -> Problem:
+    seconds = settings.DISPATCHER.upload_idle_seconds
+    return _late(f"No part of the body arrived for {seconds:g} s (DISPATCHER_UPLOAD_IDLE_SECONDS).")
+
+
 def _too_slow() -> Problem:
-    return Problem(
-        408, "upload_too_slow", "The body did not arrive in time.", headers={"Connection": "close"}
+    rate = settings.DISPATCHER.artifact_bytes_per_second
+    return _late(
+        f"The body came at less than {rate} bytes per second (DISPATCHER_ARTIFACT_BYTES_PER_SECOND), on "
+        f"average after {GRACE_SECONDS:g} s."
     )
+
+
+def _late(why: str) -> Problem:
+    return Problem(408, "upload_too_slow", why, headers={"Connection": "close"})

@@ -21,8 +21,10 @@ from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, as_json, tenant_named
 from dispatcher_project.cli.screen import age, plain, table
 from foundation.program import command_line
+from jobs.domain.errors import Refused
 from jobs.models import Tenant
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import require_one_host
 
 
 class Command(TerminalCommand):
@@ -53,7 +55,7 @@ class Command(TerminalCommand):
         action = {"list": self._list, "put": self._put, "get": self._get, "rm": self._remove}
         try:
             action[options["action"]](options, ports)
-        except (ArtifactRefused, StoreError, NoBoto, ImproperlyConfigured) as error:
+        except (ArtifactRefused, Refused, StoreError, NoBoto, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from None
         except OSError as error:
             raise CommandError(f"{error.filename or 'the file'}: {error.strerror}") from None
@@ -100,6 +102,7 @@ class Command(TerminalCommand):
             digest.update(chunk)
             size += len(chunk)
         tenant = tenant_named(options["tenant"])
+        require_one_host(ports, also_here=True)
         wanted = Wanted(
             tenant.pk,
             digest.hexdigest(),
@@ -143,6 +146,7 @@ class Command(TerminalCommand):
         if not options["names"]:
             raise CommandError("rm takes ids of artifacts")
         rows = [artifact_row(name) for name in options["names"]]  # all are checked before one is removed
+        require_one_host(ports, also_here=True)
         for row in rows:
             remove_now(row.pk, ports.artifact_store, ports.clock.now())
         if self.as_json:

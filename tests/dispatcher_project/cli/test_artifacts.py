@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse
+from gpus.models import Process
 from jobs.models import Tenant
 from tests.dispatcher_project.cli.conftest import Terminal
 from tests.support.factories import make_tenant
@@ -74,6 +76,18 @@ def test_an_artifact_in_use_is_not_removed(terminal: Terminal, film: Path) -> No
     ArtifactUse.objects.create(artifact_id=artifact_id, job="J" * 26)
     run = terminal("artifacts", "rm", artifact_id)
     assert (run.status, "Jobs or runs refer to the artifact" in run.said) == (2, True)
+
+
+def test_no_file_is_put_or_removed_from_a_host_that_may_not_have_the_webs_folder(
+    terminal: Terminal, film: Path
+) -> None:
+    artifact_id = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["id"]
+    now = datetime.now(UTC)
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    for arguments in (("put", str(film), "--tenant", "acme"), ("rm", artifact_id)):
+        run = terminal("artifacts", *arguments)
+        assert (run.status, "DISPATCHER_ARTIFACT_STORE" in run.said) == (2, True), run.said
+    assert Artifact.objects.get().state == "stored"
 
 
 def test_a_bad_store_is_one_line(terminal: Terminal, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:

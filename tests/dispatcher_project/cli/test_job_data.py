@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from artifacts.models import Artifact, ArtifactUse
 from foundation.ids import new_id
-from gpus.models import AuditEntry
+from gpus.models import AuditEntry, Process
 from jobs.models import Job
 from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, world
 from tests.support.factories import make_job, make_model
@@ -101,6 +101,18 @@ def test_the_data_of_a_job_is_erased_after_a_question(world: World, terminal: Te
     assert "$erased" in Job.objects.get().result
     assert Artifact.objects.get().state == "gone"
     assert AuditEntry.objects.get().action == "erase_job_data"
+
+
+def test_no_file_is_erased_from_a_host_that_may_not_have_the_webs_folder(
+    world: World, terminal: Terminal, job: Job
+) -> None:
+    film = store_artifact(world, job, b"film", "film.bin")
+    end(job, "completed", result={"film": {"$artifact": film}})
+    now = timezone.now()
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    run = terminal("job", "erase", job.id, "--yes")
+    assert (run.status, "DISPATCHER_ARTIFACT_STORE" in run.said) == (2, True), run.said
+    assert Artifact.objects.get().state == "stored"
 
 
 @pytest.mark.parametrize("words", [("x", "--download", "y"), ("drop", "x"), ("logs", "x", "--download", "y")])

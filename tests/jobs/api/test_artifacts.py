@@ -135,7 +135,7 @@ def test_each_limit_names_its_value(acme: Account, monkeypatch: pytest.MonkeyPat
     limit(monkeypatch, max_artifact_bytes=10)
     answer = promise(acme, b"x" * 11)
     assert (answer.status_code, answer.json()["code"]) == (413, "artifact_too_large")
-    assert "up to 10 bytes" in answer.json()["detail"]
+    assert "up to 10 bytes (DISPATCHER_MAX_ARTIFACT_BYTES)" in answer.json()["detail"]
     limit(monkeypatch, tenant_artifact_bytes=15)
     assert promise(acme, b"x" * 10).status_code == 201
     full = promise(acme, b"y" * 10)
