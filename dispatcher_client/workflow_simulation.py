@@ -63,7 +63,8 @@ def simulate(
 
     fakes: by the name of a node, else of its model or workflow: a function that gets the resolved payload
     (``model``), inputs (``workflow``), or what a person or signal is asked for (``human``, ``signal``), and
-    returns the output. It may raise `Failure`. Timers complete at once. files: JSON lines by the id of their
+    returns the output. It may raise `Failure`. Timers complete at once. One node runs after the other: with
+    ``running: cancel`` those after the first failure are cancelled. files: JSON lines by the id of their
     artifact, for maps over them.
     Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake, or an
     artifact without a file; ValueError for inputs that lack a required one, and for an answer that is none of
@@ -116,7 +117,8 @@ class _Simulation:
         guilty = [
             key
             for key in TopologicalSorter({key: sorted(self.needs(key)) for key in keys}).static_order()
-            if self.ends[key].state in (FAILED, CANCELLED)
+            if key in self.ends
+            and self.ends[key].state in (FAILED, CANCELLED)
             and not (
                 needing[key] and all(self.rule(one) in ("all_done", "any_success") for one in needing[key])
             )
@@ -152,8 +154,17 @@ class _Simulation:
         """Return the end of a node, after those that it needs."""
         if key not in self.ends:
             needed = {need: self.end_of(need).state for need in sorted(self.needs(key))}
-            self.ends[key] = self.unmet(key, needed) or self.started(key, self.scope())
+            self.ends[key] = self.unmet(key, needed) or self.cancelled() or self.started(key, self.scope())
         return self.ends[key]
+
+    def cancelled(self) -> SimulatedNode | None:
+        """Return the end of a node that a failure keeps from starting, with ``running: cancel``."""
+        on_failure = self.definition.get("on_failure") or {}
+        if on_failure.get("running") != "cancel":
+            return None
+        keys = [key for key in self.definition["nodes"] if key != on_failure.get("node")]
+        failed = self.first_failures(keys)
+        return SimulatedNode(CANCELLED, error=f"{failed[0]} failed", code="run_failed") if failed else None
 
     def unmet(self, key: str, needed: Mapping[str, str]) -> SimulatedNode | None:
         """Return the end of a node that its rule keeps from running. needed: the states of what it needs."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher_client import Workflow, WorkflowError, default, each, flat, fn, literal
 from dispatcher_client.references import Reference
-from dispatcher_client.workflow_simulation import Failure
+from dispatcher_client.workflow_simulation import Failure, simulate
 from workflows.definition.read import read_definition
 
 
@@ -361,3 +361,22 @@ def test_random_graphs_are_the_json_by_hand_and_are_accepted(
     plan = read_definition(by_hand)
     assert {key: set(node.needs) for key, node in plan.nodes.items()} == wf.needs
     assert len(wf.mermaid().splitlines()) == 1 + len(wf.needs) + sum(map(len, wf.needs.values()))
+
+
+def test_a_simulated_failure_cancels_the_nodes_after_it() -> None:
+    nodes = {key: {"model": "m", "payload": {"key": key}} for key in ("a", "b", "c")}
+
+    def fake(payload: Any) -> Any:
+        if payload["key"] == "b":
+            raise Failure("broken")
+        return {}
+
+    found = simulate({"nodes": nodes, "on_failure": {"running": "cancel"}}, None, {"m": fake})
+    assert {key: node.state for key, node in found.nodes.items()} == {
+        "a": "completed",
+        "b": "failed",
+        "c": "cancelled",
+    }
+    assert found.nodes["c"].code == "run_failed"
+    finished = simulate({"nodes": nodes}, None, {"m": fake})
+    assert finished.nodes["c"].state == "completed"

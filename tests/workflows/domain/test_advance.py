@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher_client.workflow_simulation import Failure, simulate
 from tests.workflows.driver import Driver, NodeFailed
 from workflows.definition.read import read_definition
-from workflows.domain.advance import NodeMove, advance, nodes_to_restart
+from workflows.domain.advance import NodeMove, advance, failed_node, nodes_to_restart
 from workflows.domain.states import NodeState, RunState
 
 A_MODEL = {"model": "zimg"}
@@ -323,9 +324,44 @@ _outcomes = st.sampled_from(
     st.randoms(use_true_random=False),
     st.integers(1, 4),
 )
-def test_a_random_graph_ends_as_its_naive_reading(
+def test_a_failure_of_a_random_graph_cancels_what_runs_beside_it_and_starts_nothing_more(
     definition: dict[str, Any], outcomes: list[Any], random: Any, most_starts: int
 ) -> None:
+    """Which nodes have ended by then depends on the order; each of these ended as it would without the
+    cancel."""
+    fake, run = _work(outcomes)
+    whole = simulate(definition, None, {"m": fake})
+    handler = definition.get("on_failure", {}).get("node")
+    cancelling = {**definition, "on_failure": {**definition.get("on_failure", {}), "running": "cancel"}}
+    naive = simulate(cancelling, None, {"m": fake})
+    plan = read_definition(cancelling)
+    called_after: list[str] = []
+
+    def watched(key: str, given: Any) -> Any:
+        if key != handler and failed_node(plan, driver.states) is not None:
+            called_after.append(key)
+        return run(key, given)
+
+    driver = Driver(plan, None, watched, random.randrange, most_starts)
+    end = driver.to_end()
+    assert called_after == []
+    assert str(end.state) == naive.state == whole.state
+    assert end.output == naive.output == whole.output
+    for key, node in whole.nodes.items():
+        if key != handler:
+            assert states(driver)[key] in (node.state, "cancelled")
+            assert naive.nodes[key].state in (node.state, "cancelled")
+    if end.node and states(driver)[end.node] == "failed":
+        assert whole.nodes[end.node].state == "failed"
+    if naive.failed_node and naive.nodes[naive.failed_node].state == "failed":
+        assert whole.nodes[naive.failed_node].state == "failed"
+    if handler is not None:
+        assert states(driver)[handler] == naive.nodes[handler].state
+
+
+def _work(outcomes: list[Any]) -> tuple[Callable[[Any], Any], Callable[[str, Any], Any]]:
+    """Return a model that gives these outcomes: for the naive reading, and for the driver."""
+
     def outcome(payload: Any) -> Any:
         place = sum(json.dumps([payload["me"], payload.get("index")]).encode())
         return outcomes[place % len(outcomes)]
@@ -340,6 +376,20 @@ def test_a_random_graph_ends_as_its_naive_reading(
             raise NodeFailed
         return found
 
+    return fake, run
+
+
+@settings(max_examples=CASES or 80, deadline=None)
+@given(
+    definitions(),
+    st.lists(_outcomes, min_size=9, max_size=9),
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+)
+def test_a_random_graph_ends_as_its_naive_reading(
+    definition: dict[str, Any], outcomes: list[Any], random: Any, most_starts: int
+) -> None:
+    fake, run = _work(outcomes)
     naive = simulate(definition, None, {"m": fake})
     driver = Driver(read_definition(definition), None, run, random.randrange, most_starts)
     end = driver.to_end()
