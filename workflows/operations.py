@@ -18,6 +18,7 @@ from foundation.database.connections import write_lock
 from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
 from foundation.json_text import canonical_json, same_value
+from foundation.stored_schema import StoredSchema
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
@@ -141,7 +142,8 @@ def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
 
     def result_schema(model: str) -> Any:
         found = ports.registry.model_spec(model)
-        return True if found is None or found.result_schema is None else found.result_schema
+        schema = True if found is None or found.result_schema is None else found.result_schema
+        return schema.document if isinstance(schema, StoredSchema) else schema
 
     return read_definition(
         spec,
