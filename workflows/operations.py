@@ -94,8 +94,8 @@ def put_definition(
         if free_places(f"versions of {tenant_id}", versions, most) <= 0:
             raise TooManyVersions(
                 f"The workflows of a tenant may have {most} versions in all. Versions stay as long as the "
-                "workflow: send what changes from run to run as inputs, or ask the operator to raise the "
-                "limit."
+                "workflow: send what changes from run to run as inputs, or ask the operator to raise "
+                "DISPATCHER_WORKFLOW_VERSIONS."
             )
         workflow.latest += 1
         workflow.save(update_fields=["latest"])
@@ -162,7 +162,7 @@ def _make(tenant_id: int, name: str) -> None:
     if free_places(f"workflows of {tenant_id}", workflows, most) <= 0:
         raise TooManyWorkflows(
             f"A tenant may have {most} workflows. Store this definition as a version of one of them, or ask "
-            "the operator to raise the limit."
+            "the operator to raise DISPATCHER_WORKFLOW_DEFINITIONS."
         )
     Workflow.objects.get_or_create(tenant_id=tenant_id, name=name)
 
@@ -312,8 +312,8 @@ def _refuse_full_queue(tenant_id: int, now: datetime, ports: Ports) -> None:
 
 def _too_many_runs() -> TooManyRuns:
     return TooManyRuns(
-        f"A tenant may have {settings.DISPATCHER.workflow_runs} unfinished runs. Start this one when another "
-        "has ended, or cancel some: GET /runs?status=running lists them."
+        f"A tenant may have {settings.DISPATCHER.workflow_runs} unfinished runs (DISPATCHER_WORKFLOW_RUNS). "
+        "Start this one when another has ended, or cancel some: GET /runs?status=running lists them."
     )
 
 

@@ -11,7 +11,6 @@ from foundation.http_api.json_body import (
     Choice,
     Items,
     JsonObject,
-    Members,
     Name,
     Whole,
     about,
@@ -132,6 +131,6 @@ class Definition(Body):
     name: Name | None = None
     description: _Text | None = None
     inputs: Annotated[JsonObject | bool | None, about("JSON Schema (2020-12) of a run's inputs.")] = None
-    nodes: Annotated[dict[NodeName, NodeBody], Members(1_000), Field(min_length=1)]
+    nodes: Annotated[dict[NodeName, NodeBody], Field(min_length=1)]
     output: Annotated[Any, about("The run's output: JSON with references. Default: null.")] = None
     on_failure: OnFailure | None = None

@@ -71,16 +71,17 @@ def read_definition(
         _refuse(
             "",
             "too_large",
-            f"A definition may have up to {limits.max_bytes} bytes, not {size}. Move large values to the "
-            "inputs or to artifacts, and parts of the graph to sub-workflows.",
+            f"A definition may have up to {limits.max_bytes} bytes (DISPATCHER_WORKFLOW_BYTES), "
+            f"not {size}. Move large values to the inputs or to artifacts, and parts of the graph to "
+            "sub-workflows.",
         )
     body = read_body(Definition, value)
     if limits is not None and len(body.nodes) > limits.nodes:
         _refuse(
             "/nodes",
             "too_many",
-            f"A definition may have up to {limits.nodes} nodes, not {len(body.nodes)}. Use a map for nodes "
-            "that differ only in their data, or sub-workflows.",
+            f"A definition may have up to {limits.nodes} nodes (DISPATCHER_WORKFLOW_NODES), "
+            f"not {len(body.nodes)}. Use a map for nodes that differ only in their data, or sub-workflows.",
         )
     reader = _Reader(body, has_model, result_schema)
     plan = reader.plan()

@@ -323,7 +323,8 @@ def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int, budget: Budg
             node.key,
             NodeState.FAILED,
             TOO_MANY_ITEMS,
-            f"a map may have up to {most_items} items, not {total}; split the list over several runs",
+            f"a map may have up to {most_items} items (DISPATCHER_WORKFLOW_MAP_ITEMS), "
+            f"not {total}; split the list over several runs",
         )
     if total == 0:
         return NodeMove(node.key, NodeState.COMPLETED, output=[])

@@ -88,7 +88,9 @@ class Budget:
         self.bytes_left -= size.count
         if self.bytes_left < 0:
             raise OverBudget(
-                TOO_LARGE, f"a value resolved from references may have up to {self.costs.most_bytes} bytes"
+                TOO_LARGE,
+                f"a value resolved from references may have up to {self.costs.most_bytes} bytes "
+                "(DISPATCHER_WORKFLOW_VALUE_BYTES); save large data as artifacts, and read parts of it",
             )
         if depth + size.depth > MAX_DEPTH:
             raise OverBudget(TOO_NESTED, f"a value may be nested up to {MAX_DEPTH} levels deep")

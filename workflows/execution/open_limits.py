@@ -35,8 +35,8 @@ def refuse_too_many_sub_runs(tenant_id: int) -> None:
     most = settings.DISPATCHER.workflow_sub_runs
     if free_places(f"sub-runs of {tenant_id}", sub_runs_of(tenant_id), most) <= 0:
         raise TooManyRuns(
-            f"A tenant may have {most} unfinished sub-runs. Restart this one when others have ended, or "
-            "cancel some."
+            f"A tenant may have {most} unfinished sub-runs (DISPATCHER_WORKFLOW_SUB_RUNS). Restart this one "
+            "when others have ended, or cancel some."
         )
 
 

@@ -23,8 +23,8 @@ def check_inputs(schema: Any, inputs: Any, ports: Ports) -> None:
     most = settings.DISPATCHER.workflow_input_bytes
     if len(canonical_json(inputs).encode()) > most:
         raise InputsTooLarge(
-            f"The inputs of a run may have up to {most} bytes. Upload larger data as an "
-            "artifact and refer to it.",
+            f"The inputs of a run may have up to {most} bytes (DISPATCHER_WORKFLOW_INPUT_BYTES). "
+            "Upload larger data as an artifact and refer to it.",
             pointer="/inputs",
         )
     check_value(schema, inputs, ports, "/inputs")

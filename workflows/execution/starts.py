@@ -258,7 +258,10 @@ class NodeStarter:
             return
         if self.sub_runs_left() <= 0:
             most = settings.DISPATCHER.workflow_sub_runs
-            why = f"a tenant may have {most} unfinished sub-runs; restart this run when others have ended"
+            why = (
+                f"a tenant may have {most} unfinished sub-runs (DISPATCHER_WORKFLOW_SUB_RUNS); restart "
+                "this run when others have ended"
+            )
             self.fail(row, TooManyRuns.code, why)
             return
         name, number = node.options["workflow"], node.options.get("version")
@@ -306,7 +309,10 @@ class NodeStarter:
             due_at = self._now + timedelta(seconds=expires)
         if self.waits_left() <= 0:
             most = settings.DISPATCHER.workflow_waits
-            why = f"the runs of a tenant may have {most} open waits; restart this run when others have ended"
+            why = (
+                f"the runs of a tenant may have {most} open waits (DISPATCHER_WORKFLOW_WAITS); restart "
+                "this run when others have ended"
+            )
             self.fail(row, TooManyWaits.code, why)
             return
         options = {**node.options, **given}

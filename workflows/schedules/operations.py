@@ -205,7 +205,10 @@ def create_schedule(schedule: Schedule, operator: str | None = None) -> Schedule
         with transaction.atomic():
             rows = Schedule.objects.filter(tenant_id=tenant_id)
             if free_places(f"schedules of {tenant_id}", rows, most) <= 0:
-                raise TooManySchedules(f"A tenant may have {most} schedules.")
+                raise TooManySchedules(
+                    f"A tenant may have {most} schedules (DISPATCHER_SCHEDULES). Delete one, or change "
+                    "one by PUT."
+                )
             schedule.save(force_insert=True)
             _audit(operator, "put", schedule)
     except IntegrityError:
