@@ -94,6 +94,7 @@ class _FixedChannel:
         self._puts: Counter[str] = Counter()
         self._waiting_socket: Any = None
         self._waiting_client_id: int | None = None
+        self._kept_client: Any = None
         super().__init__(*args, **kwargs)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -123,6 +124,15 @@ class _FixedChannel:
 
     def _get_client(self) -> Any:
         return Client
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """Return the client of the channel's current pool. kombu makes one for each command, which costs
+        more than the command."""
+        if asynchronous:
+            return super()._create_client(asynchronous)  # type: ignore[misc]
+        if getattr(self._kept_client, "connection_pool", None) is not self.pool:  # type: ignore[attr-defined]
+            self._kept_client = super()._create_client()  # type: ignore[misc]
+        return self._kept_client
 
     def _queue_bind(self, *args: Any, **kwargs: Any) -> None:
         # refused for expiring queues (remote control) by a script of kombu, which kombu repeats

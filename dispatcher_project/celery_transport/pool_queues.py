@@ -104,8 +104,9 @@ class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
         """Consume new queues and cancel those of removed pools."""
         if consumer.task_consumer is None or self._queues is None:
             return
-        unwanted = _consumed(consumer) - self._queues() - {consumer.app.conf.task_default_queue}
-        missing = sorted(self._missing(consumer))
+        wanted, consumed = self._queues(), _consumed(consumer)
+        unwanted = consumed - wanted - {consumer.app.conf.task_default_queue}
+        missing = sorted(wanted - consumed)
         for queue in missing:
             consumer.add_task_queue(queue)
         if missing:

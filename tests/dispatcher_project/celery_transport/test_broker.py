@@ -59,6 +59,7 @@ def test_kombu_has_the_private_members_we_replace() -> None:
     assert list(inspect.signature(kombu_redis.Channel._connparams).parameters) == ["self", "asynchronous"]
     assert kombu_redis.QoS.restore_at_shutdown is True
     assert kombu_redis.Channel.QoS is kombu_redis.QoS
+    assert list(inspect.signature(kombu_redis.Channel._create_client).parameters) == ["self", "asynchronous"]
     assert list(inspect.signature(kombu_redis.Channel._put).parameters) == [
         "self",
         "queue",
@@ -99,6 +100,23 @@ def test_kombus_own_channel_still_raises(connect: Any) -> None:
     channel.connection.client = None
     with pytest.raises(AttributeError, match="hostname"):
         channel._connparams()
+
+
+def test_a_channel_keeps_one_client_for_its_commands(connect: Any) -> None:
+    channel = connect().channel()
+    with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+        assert first is second
+    channel._disconnect_pools()
+    with channel.conn_or_acquire() as later:
+        assert later is not first
+        assert later.ping()
+    assert channel._create_client(asynchronous=True) is not channel.client
+
+
+def test_kombus_own_channel_still_makes_a_client_for_each_command(connect: Any) -> None:
+    channel = connect(KOMBU_S_OWN).channel()
+    with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+        assert first is not second
 
 
 def _waiting_after_a_consumer_closed_without_ack(connect: Any, transport: str) -> int:
