@@ -10,6 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 
+from foundation.database import statements
 from foundation.ids import new_id
 from foundation.names import NameField
 from workflows.domain.plan import NodeKind
@@ -164,9 +165,14 @@ class Run(models.Model):
         return self.failing_step is not None and self.failing_step == self.steps
 
 
+_any_live = statements.Read(
+    lambda: Run.objects.filter(finished_at=None).order_by().values_list("pk", flat=True)[:1]
+)
+
+
 def has_live_runs() -> bool:
-    """Return True if a run has not ended: the one question that sweeps ask while there is no work."""
-    return Run.objects.filter(finished_at=None).exists()
+    """Return True if a run has not ended: the one question of the sweeps while there is no work."""
+    return bool(_any_live())
 
 
 class Node(models.Model):

@@ -39,17 +39,19 @@ from jobs.sweeps import (
 )
 from jobs.sweeps.base import Sweep
 
+Question = Callable[[Ports], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Declaration of a sweep. slow: it waits for servers or reads long tables, so it runs in a thread of its
-    own. is_needed: cheap check before the thread is started. any_layout: it does not use the index, so a
-    process whose key layout is not in use runs it, too."""
+    own. is_needed: cheap check before it runs; one that several sweeps have is made once a tick. any_layout:
+    it does not use the index, so a process whose key layout is not in use runs it, too."""
 
     sweep: Sweep
     period_seconds: float
     slow: bool = False
-    is_needed: Callable[[Ports], bool] | None = None
+    is_needed: Question | None = None
     any_layout: bool = False
 
 
@@ -66,7 +68,9 @@ class Sweeps:
         self._lock_sync = lock_sync.LockSyncSweep()
         self._unknown_objects = unknown_objects.UnknownObjectsSweep()
         self._rollups = rollups.RollupsSweep()
-        self._more = [import_string(path)() for path in settings.DISPATCHER_SWEEPS]
+        self._more: dict[str, Entry] = {}
+        for path in settings.DISPATCHER_SWEEPS:
+            self._more |= import_string(path)().entries()
 
     def entries(self, periods: Any = None) -> Mapping[str, Entry]:
         """Return the entries by name, in the order in which a tick runs them.
@@ -76,11 +80,7 @@ class Sweeps:
         (`manage.py write_docs`, from the first paragraph of the module docstring). periods:
         `DispatcherSettings`; default: the current settings.
         """
-        periods = periods or settings.DISPATCHER
-        more: dict[str, Entry] = {}
-        for sweeps in self._more:
-            more |= sweeps.entries()
-        return self._own(periods) | more
+        return self._own(periods or settings.DISPATCHER) | self._more
 
     def _own(self, periods: Any) -> dict[str, Entry]:
         return {

@@ -24,7 +24,7 @@ from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
 from jobs.ports import Ports
 from jobs.sweeps.base import TICK, SweepCount, UnwrittenRuns, write_runs
-from jobs.sweeps.registry import Entry
+from jobs.sweeps.registry import Entry, Question
 
 log = structlog.get_logger(__name__)
 
@@ -69,21 +69,26 @@ class Runner:
     def tick(self) -> dict[str, SweepCount]:
         """Run or start the sweeps that are due; return the counts, by name, of those that ran in this thread.
         Empty if another tick is running."""
-        if not self._enter(TICK):
+        now = self._ports.clock.monotonic()
+        if not self._enter(TICK, now):
             return {}
         try:
             self._is_learning = self._ports.clock_watch.is_learning()
             done = {}
+            answers: dict[Question, bool | None] = {}
             leads = self._ports.layouts.is_layout_in_use()
             for name, entry in self._sweeps().items():
                 if not (leads or entry.any_layout):
                     continue  # a process whose key layout is in use runs it
-                if not self._is_due(name, entry) or not self._enter(name):
+                if not self._is_due(name, entry, now) or not self._enter(name, now):
                     continue
-                if entry.slow and self._is_needed(name, entry):
+                is_needed = self._is_needed(name, entry, answers)
+                if is_needed and entry.slow:
                     self._in_thread(partial(self._run_in_thread, name, entry))
                     continue
-                count = SweepCount() if entry.slow else self._run(name, entry)
+                count = None if is_needed is None else SweepCount()
+                if is_needed:
+                    count = self._run(name, entry)
                 self._leave(name, count)
                 if count is not None:
                     done[name] = count
@@ -95,32 +100,39 @@ class Runner:
     def run(self, name: str) -> SweepCount | None:
         """Run one sweep now, in this thread; None if it is already running or failed. Raises KeyError."""
         entry = self._sweeps()[name]
-        if not self._enter(name):
+        if not self._enter(name, self._ports.clock.monotonic()):
             return None
         count = self._run(name, entry)
         self._leave(name, count)
         self._write()
         return count
 
-    def _is_due(self, name: str, entry: Entry) -> bool:
+    def _is_due(self, name: str, entry: Entry, now: float) -> bool:
+        """now: monotonic seconds at which the tick began, the same for all its sweeps: one that takes long
+        delays no period."""
         began = self._began_at.get(name)
-        now = self._ports.clock.monotonic()
         return began is None or not 0 <= now - began < entry.period_seconds - EARLY_SECONDS
 
-    def _is_needed(self, name: str, entry: Entry) -> bool:
-        try:
-            return entry.is_needed is None or entry.is_needed(self._ports)
-        except Exception:
-            log.exception("sweep_failed", sweep=name)
-            return False
+    def _is_needed(self, name: str, entry: Entry, answers: dict[Question, bool | None]) -> bool | None:
+        """Return None if the question failed. answers: of this tick; sweeps may share a question."""
+        question = entry.is_needed
+        if question is None:
+            return True
+        if question not in answers:
+            try:
+                answers[question] = question(self._ports)
+            except Exception:
+                log.exception("sweep_failed", sweep=name)
+                answers[question] = None
+        return answers[question]
 
-    def _enter(self, name: str) -> bool:
-        """Mark the sweep as running; False if it already is."""
+    def _enter(self, name: str, now: float) -> bool:
+        """Mark the sweep as running since `now`, in monotonic seconds; False if it already is."""
         with self._lock:
             if name in self._running:
                 return False
             self._running.add(name)
-            self._began_at[name] = self._ports.clock.monotonic()
+            self._began_at[name] = now
             return True
 
     def _leave(self, name: str, count: SweepCount | None) -> None:

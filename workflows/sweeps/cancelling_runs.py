@@ -13,7 +13,7 @@ from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.failed_steps import is_timed_out
-from workflows.models import Run, Version, has_live_runs
+from workflows.models import Run, Version
 from workflows.sweeps.by_tenant import in_turn
 from workflows.tasks import advance_now
 
@@ -23,8 +23,6 @@ MAX_RUNS = 100
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: runs that are to end. repaired: jobs cancelled."""
-    if not has_live_runs():
-        return SweepCount()
     running = Run.objects.filter(state=RunState.RUNNING.value)
     overdue = running.filter(deadline_at__lte=ports.clock.now(), cancel_requested_at=None)
     if overdue.exists():  # an update takes SQLite's lock, even of no row

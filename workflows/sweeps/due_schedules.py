@@ -11,6 +11,8 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, F, OuterRef, Q, Window
 from django.db.models.functions import RowNumber
 
+from foundation.database import statements
+from foundation.database.statements import value
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.schedules.domain.policy import Outcome, Overlap, Reason
@@ -44,9 +46,19 @@ _WAITING = Firing.objects.filter(outcome=Outcome.WAITING.value)
 _OPEN = Firing.objects.filter(schedule=OuterRef("schedule"), outcome=Outcome.STARTED.value, ended_at=None)
 
 
+_any_due = statements.Read(
+    lambda: (
+        Schedule.objects.filter(next_at__lte=value(Schedule, "next_at", "now"))
+        .order_by()
+        .values_list("pk", flat=True)[:1]
+    )
+)
+_any_waiting = statements.Read(lambda: _WAITING.order_by().values_list("pk", flat=True)[:1])
+
+
 def is_needed(ports: Ports) -> bool:
     """Return True if a schedule is due or a firing waits."""
-    return Schedule.objects.filter(next_at__lte=ports.clock.now()).exists() or _WAITING.exists()
+    return bool(_any_due(now=ports.clock.now()) or _any_waiting())
 
 
 class DueSchedulesSweep:

@@ -8,7 +8,7 @@ from workflows.definition.body import DEFAULT, FAIL, SKIP
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState
 from workflows.execution.waits import end_waits
-from workflows.models import Wait, has_live_runs
+from workflows.models import Wait
 
 PERIOD_SECONDS = 1.0
 MAX_WAITS = 500
@@ -17,8 +17,6 @@ _STATES = {FAIL: NodeState.FAILED, SKIP: NodeState.SKIPPED, DEFAULT: NodeState.C
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: due waits. repaired: those that this run ended."""
-    if not has_live_runs():
-        return SweepCount()
     due = Wait.objects.select_related("node").filter(due_at__lte=ports.clock.now(), answered_at=None)
 
     def end(wait: Wait) -> bool:

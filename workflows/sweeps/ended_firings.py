@@ -9,6 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 
+from foundation.database import statements
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
@@ -24,9 +25,12 @@ GONE = "gone"
 _OPEN = Firing.objects.filter(outcome=Outcome.STARTED.value, ended_at=None)
 
 
+_any_open = statements.Read(lambda: _OPEN.order_by().values_list("pk", flat=True)[:1])
+
+
 def is_needed(ports: Ports) -> bool:
     """Return True if a firing has not ended."""
-    return _OPEN.exists()
+    return bool(_any_open())
 
 
 def sweep(ports: Ports) -> SweepCount:

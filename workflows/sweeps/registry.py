@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jobs.ports import Ports
 from jobs.sweeps.registry import Entry
+from workflows.models import has_live_runs
 from workflows.sweeps import (
     cancelling_runs,
     due_schedules,
@@ -28,9 +30,15 @@ class WorkflowSweeps:
     def entries(self) -> Mapping[str, Entry]:
         """Return the entries by name, in the order in which a tick runs them."""
         return {
-            "due_waits": Entry(due_waits.sweep, due_waits.PERIOD_SECONDS, any_layout=True),
-            "unread_notices": Entry(unread_notices.sweep, unread_notices.PERIOD_SECONDS),
-            "cancelling_runs": Entry(cancelling_runs.sweep, cancelling_runs.PERIOD_SECONDS),
+            "due_waits": Entry(
+                due_waits.sweep, due_waits.PERIOD_SECONDS, is_needed=_are_runs_live, any_layout=True
+            ),
+            "unread_notices": Entry(
+                unread_notices.sweep, unread_notices.PERIOD_SECONDS, is_needed=_are_runs_live
+            ),
+            "cancelling_runs": Entry(
+                cancelling_runs.sweep, cancelling_runs.PERIOD_SECONDS, is_needed=_are_runs_live
+            ),
             "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
             "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
             "erasing_runs": Entry(
@@ -52,3 +60,7 @@ class WorkflowSweeps:
             "old_firings": Entry(old_firings.sweep, old_firings.PERIOD_SECONDS, slow=True, any_layout=True),
             "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
         }
+
+
+def _are_runs_live(_ports: Ports) -> bool:
+    return has_live_runs()

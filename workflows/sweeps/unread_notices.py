@@ -13,7 +13,7 @@ from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
-from workflows.models import Run, follower_of, has_live_runs
+from workflows.models import Run, follower_of
 from workflows.sweeps.by_tenant import in_turn
 from workflows.tasks import advance_now
 
@@ -26,8 +26,6 @@ MAX_RUNS = 100
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: runs. repaired: those that were advanced."""
-    if not has_live_runs():
-        return SweepCount()
     before = ports.clock.now() - timedelta(seconds=UNREAD_SECONDS)
     advancer = Advancer(ports)
 

@@ -23,7 +23,7 @@ def test_ten_idle_seconds_cost_few_queries(world: World) -> None:
         for _ in range(10):
             world.clock.advance(1)
             runner.tick()
-    assert len(queries) <= 160  # six a second ask whether there are runs and schedules
+    assert len(queries) <= 140  # four a second ask whether there are runs and schedules
     assert sum("INSERT" in query["sql"] for query in queries.captured_queries) == 2
 
 

@@ -65,6 +65,18 @@ def test_each_sweep_runs_at_its_own_period() -> None:
 
 
 @pytest.mark.django_db
+def test_a_sweep_that_takes_long_skips_no_period_of_the_later_ones() -> None:
+    def takes_long(ports: Ports) -> SweepCount:
+        stage.clock.advance(0.6)
+        return SweepCount()
+
+    stage = Stage(first=Entry(takes_long, 1.0), second=Entry(counts(1), 1.0))
+    for _ in range(3):
+        assert stage.tick() == ["first", "second"]
+        stage.clock.advance(0.4)
+
+
+@pytest.mark.django_db
 def test_a_failing_sweep_does_not_stop_the_others_and_its_age_grows() -> None:
     stage = Stage(broken=Entry(fails, 1.0), sound=Entry(counts(2), 1.0))
     assert stage.tick() == ["sound"]
@@ -97,6 +109,32 @@ def test_a_slow_sweep_runs_in_a_thread_and_never_twice_at_once() -> None:
 def test_a_slow_sweep_that_is_not_needed_gets_no_thread() -> None:
     stage = Stage(slow=Entry(fails, 1.0, slow=True, is_needed=lambda _: False))
     assert stage.tick() == ["slow"]
+    assert stage.threads == []
+
+
+@pytest.mark.django_db
+def test_a_question_that_sweeps_share_is_asked_once_a_tick() -> None:
+    asked: list[Ports] = []
+
+    def is_work(ports: Ports) -> bool:
+        asked.append(ports)
+        return len(asked) > 1
+
+    stage = Stage(first=Entry(fails, 1.0, is_needed=is_work), second=Entry(counts(1), 1.0, is_needed=is_work))
+    assert stage.tick() == ["first", "second"]
+    stage.clock.advance(1)
+    assert stage.tick() == ["second"]
+    assert len(asked) == 2
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_sweep_whose_question_fails_has_not_run(slow: bool) -> None:
+    def is_away(_ports: Ports) -> bool:
+        raise RuntimeError("broken")
+
+    stage = Stage(quick=Entry(counts(1), 1.0, slow=slow, is_needed=is_away))
+    assert stage.tick() == []
     assert stage.threads == []
 
 
