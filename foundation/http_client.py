@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 def is_encoded(content_encoding: str | None) -> bool:
     """Return True if a body with this Content-Encoding is compressed. None: it has none."""
-    return (content_encoding or "").strip().lower() not in ("", "identity")
+    return content_encoding is not None and content_encoding.strip().lower() not in ("", "identity")
 
 
 class BadUrl(ValueError):

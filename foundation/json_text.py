@@ -66,19 +66,25 @@ def read(body: bytes, *, bounds: Bounds = DEFAULT_BOUNDS, pairs: Pairs | None = 
     check_bounds(body, bounds)
     has_long, may_be_infinite = _large_numbers(body)
     try:
-        return json.loads(
-            body.decode(),
-            parse_constant=_refuse,
-            parse_float=_finite if may_be_infinite else None,  # a million calls take a second
-            parse_int=_whole if has_long else None,
-            object_pairs_hook=pairs,
-        )
+        return _decoder(may_be_infinite, has_long, pairs).decode(body.decode())
     except NotReadable:
         raise
     except RecursionError:
         raise _too_deep(bounds) from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors too
         raise NotReadable(str(error)) from None
+
+
+def _decoder(may_be_infinite: bool, has_long: bool, pairs: Pairs | None) -> json.JSONDecoder:
+    """Return the decoder for a text with such numbers."""
+    if not may_be_infinite and pairs is None:
+        return _USUAL
+    return json.JSONDecoder(
+        parse_constant=_refuse,
+        parse_float=_finite if may_be_infinite else None,  # a million calls take a second
+        parse_int=_whole if has_long else None,
+        object_pairs_hook=pairs,
+    )
 
 
 def _large_numbers(body: bytes) -> tuple[bool, bool]:
@@ -161,6 +167,9 @@ def _finite(text: str) -> float:
 def _whole(text: str) -> int:
     _finite(text)
     return int(text)
+
+
+_USUAL = json.JSONDecoder(parse_constant=_refuse)
 
 
 @dataclass(frozen=True, slots=True)

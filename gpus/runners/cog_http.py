@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -84,7 +85,7 @@ class CogRunner(HttpRunner):
             long_texts=long_texts_of(run, LOG_BYTES),
         )
         outcome = read_one_at_a_time(
-            response.body, lambda: _read_start(response, self._reader(run, response))
+            response.body, lambda: _read_start(response, partial(self._take_body, run, response))
         )
         outcome = with_long_texts(outcome, response)
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)

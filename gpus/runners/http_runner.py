@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -156,7 +157,7 @@ class HttpRunner:
                 run.model,
                 now=datetime.now(UTC),
                 bare_is_id=self.is_polled,
-                on_body=self._reader(run, response),
+                on_body=partial(self._take_body, run, response),
             ),
         )
         return with_long_texts(outcome, response)
@@ -191,7 +192,8 @@ class HttpRunner:
             raise PollFailed(f"{error.code}: {error.message}") from error
         try:
             outcome = read_one_at_a_time(
-                response.body, lambda: read_poll(response, on_body=self._reader(run, response))
+                response.body,
+                lambda: read_poll(response, on_body=partial(self._take_body, run, response)),
             )
         except Unreadable as error:
             error.suspect = True
@@ -227,7 +229,7 @@ class HttpRunner:
 
     def report_logs(self, run: RunRequest, body: Any) -> None:
         """Report the new log lines of an answer. Never raises."""
-        if not isinstance(body, Mapping) or "logs" not in body or "status" not in body:
+        if not isinstance(body, dict) or "logs" not in body or "status" not in body:
             return
         try:
             is_last = str(body["status"]).lower() not in RUNNING
@@ -243,12 +245,10 @@ class HttpRunner:
             self._log_tail = LogTail(run.logs_seen)
         return self._log_tail
 
-    def _reader(self, run: RunRequest, response: Response) -> OnBody:
-        def on_body(body: Any) -> None:
-            self.report_logs(run, body)
-            check_length(response, body, run.model.max_response_bytes)
-
-        return on_body
+    def _take_body(self, run: RunRequest, response: Response, body: Any) -> None:
+        """Report the log lines of an answer, and check its length besides them. Raises ResponseTooLarge."""
+        self.report_logs(run, body)
+        check_length(response, body, run.model.max_response_bytes)
 
     @classmethod
     def check_options(cls, model: ModelSpec) -> None:

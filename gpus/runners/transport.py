@@ -253,9 +253,7 @@ class _WholeBody:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._whole = bytearray()
-
-    def add(self, piece: bytes) -> None:
-        self._whole += piece
+        self.add: Callable[[bytes], None] = self._whole.extend
 
     def too_large(self) -> ResponseTooLarge:
         return too_large(self.max_bytes)
@@ -398,7 +396,7 @@ def request_head(
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     for name, value in headers.items():
-        if not name or ":" in name or _BREAKS.search(name) or _BREAKS.search(value):
+        if not name or ":" in name or _BREAKS.search(name + value):
             raise ConnectFailed(f"The request header {name!r} contains characters that HTTP does not allow.")
         lines.append(f"{name}: {value}")
     try:
@@ -440,10 +438,11 @@ def read_json(body: bytes) -> Any:
 
 def check_plain(response: Response) -> None:
     """Raise Unreadable for a compressed answer, which was not asked for."""
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    if is_encoded(encoding):
+    encoding = response.headers.get("content-encoding")
+    if encoding is not None and is_encoded(encoding):
+        shown = encoding.strip().lower()[:20]
         raise Unreadable(
-            f"The answer is compressed (Content-Encoding: {encoding[:20]}); the request accepts no encoding."
+            f"The answer is compressed (Content-Encoding: {shown}); the request accepts no encoding."
         )
 
 

@@ -61,6 +61,7 @@ def summary_json(
     see results. in_full: with the details for operators (`jobs.domain.access`).
     """
     shown = _last_attempts(job) if attempts is None else attempts
+    url = job_url(job.id)
     return {
         "job_id": job.id,
         "model": job.model,
@@ -85,11 +86,11 @@ def summary_json(
         "run_id": run_id_of(job),
         "node": node,
         "urls": {
-            "self": job_url(job.id),
-            "events": job_url(job.id, "events"),
-            "logs": job_url(job.id, "logs"),
-            "cancel": job_url(job.id, "cancel"),
-            "rerun": job_url(job.id, "rerun"),
+            "self": url,
+            "events": f"{url}/events",
+            "logs": f"{url}/logs",
+            "cancel": f"{url}/cancel",
+            "rerun": f"{url}/rerun",
         },
     }
 

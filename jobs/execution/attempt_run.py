@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -280,7 +280,7 @@ class AttemptRun:
         """Apply orders, else send the request or poll the run. Never raises."""
         try:
             if self._success is not None:
-                return self._keep_outputs(self._success)
+                return self._keep_outputs(self._success, self._clock.monotonic())
             return self._apply_orders() or (self._poll() if self._started else self._start())
         except GpuError as error:
             return self._fail(error)
@@ -296,15 +296,15 @@ class AttemptRun:
         if self._keep is None:
             return success
         self._success, self._finish, self._long_texts = success, finished.finish, finished.long_texts
-        self._keep_until = self._clock.monotonic() + self._keep_seconds
-        self._keep_pause = KEEP_AGAIN_SECONDS
-        return self._keep_outputs(success)
+        now = self._clock.monotonic()
+        self._keep_until, self._keep_pause = now + self._keep_seconds, KEEP_AGAIN_SECONDS
+        return self._keep_outputs(success, now)
 
-    def _keep_outputs(self, success: RunOutcome) -> Step:
+    def _keep_outputs(self, success: RunOutcome, now: float) -> Step:
         """Keep the outputs of a run that has succeeded; wait while the store does not answer. The server's
-        answer is there, so every end frees the slot."""
+        answer is there, so every end frees the slot. now: monotonic seconds."""
         assert self._keep is not None
-        is_last_try = self._clock.monotonic() >= self._keep_until
+        is_last_try = now >= self._keep_until
         try:
             kept = self._keep(
                 success.result, self._finish, is_last_try=is_last_try, long_texts=self._long_texts
@@ -324,7 +324,7 @@ class AttemptRun:
             log.exception("outputs_not_kept", job_id=self.request.job_id, attempt=self.request.attempt_id)
             broken = OutputNotStored("The dispatcher failed to store the outputs of the run.")
             return RunOutcome(Ending(broken), evidence=success.evidence or ANSWERED)
-        return replace(success, result=kept.result, outputs=kept.outputs)
+        return RunOutcome(success.ending, kept.result, success.evidence, success.usage, outputs=kept.outputs)
 
     def _reason_to_drop_outputs(
         self, error: OutputsUnavailable, *, was_last_try: bool

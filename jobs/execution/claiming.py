@@ -320,13 +320,13 @@ def make_run(
         completion.ports.clock,
         tries=tries,
         rest_seconds=knobs.news_seconds,
-        log_limits=_log_limits(worker, tries),
+        log_limits=_log_limits(worker, tries, knobs),
     )
-    inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"))
+    inline_bytes = inline_bytes_of(spec, claimed.job.get("followed_by"), knobs.inline_result_bytes)
     abort = Abort()
     files = _answer_files(worker, claimed, abort) if spec.may_have_files else None
     outputs = RunOutputs(lease, worker.ports, inline_bytes=inline_bytes, files=files)
-    tasks_url = public_url("/api/v1/tasks")
+    tasks_url = public_url("/api/v1/tasks", base=knobs.public_url)
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,
@@ -365,7 +365,7 @@ def make_run(
         remote_id=claimed.remote_id,
         ran_seconds=claimed.ran_seconds,
         progress_events=progress_events,
-        to_send=_to_send(worker, claimed, abort),
+        to_send=_to_send(worker, claimed, abort, fetches_urls=bool(knobs.fetched_urls)),
         keep=outputs.keep,
         keep_seconds=knobs.artifact_save_seconds,
         abort=abort,
@@ -382,14 +382,17 @@ def make_run(
 
 
 def _to_send(
-    worker: WorkerState, claimed: Claimed, abort: Abort
+    worker: WorkerState, claimed: Claimed, abort: Abort, *, fetches_urls: bool
 ) -> Callable[[RunRequest], RunRequest] | None:
     """Return what makes the payload that the server gets; None: it is sent as it is."""
-    ports, tenant_id = worker.ports, int(claimed.lease.tenant)
+    ports = worker.ports
+    reads_urls = fetches_urls and has_urls(claimed.spec, claimed.job["payload"])
+    if not reads_urls and not claimed.job.get("uses_artifacts"):
+        return None
     with_urls = partial(with_input_urls, ports=ports)
-    if not settings.DISPATCHER.fetched_urls or not has_urls(claimed.spec, claimed.job["payload"]):
-        return with_urls if claimed.job.get("uses_artifacts") else None
-    fetcher = worker.url_fetcher
+    if not reads_urls:
+        return with_urls
+    fetcher, tenant_id = worker.url_fetcher, int(claimed.lease.tenant)
     return lambda request: with_urls(with_files_of_urls(request, tenant_id, fetcher, abort, ports))
 
 
@@ -406,9 +409,9 @@ def _answer_files(worker: WorkerState, claimed: Claimed, abort: Abort) -> Answer
     return AnswerFiles(claimed.spec, ports.schema_processes, urls)
 
 
-def _log_limits(worker: WorkerState, tries: int) -> LogLimits | None:
-    """Return the limits of a run's log lines. tries: its number among its job's tries, from 1."""
-    knobs = settings.DISPATCHER
+def _log_limits(worker: WorkerState, tries: int, knobs: Any) -> LogLimits | None:
+    """Return the limits of a run's log lines. tries: its number among its job's tries, from 1. knobs: the
+    `DispatcherSettings`."""
     allowance = knobs.log_chars_per_job // tries
     if not allowance:
         return None

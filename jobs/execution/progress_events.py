@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -89,7 +89,8 @@ class ProgressEvents:
         self._write, self._clock, self._may_write = write, clock, may_write
         self._rest = rest_seconds
         self.allowance = allowance
-        self._make_logs, self._logs = make_logs, cast("LogEvents | None", None)
+        self._make_logs = make_logs
+        self._logs: LogEvents | None = None
         self._lock = threading.Lock()
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []

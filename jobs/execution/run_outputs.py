@@ -8,7 +8,7 @@ import hashlib
 import io
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -206,7 +206,7 @@ class RunOutputs:
         if self._files is not None:
             result = self._with_files(self._files, result, long_texts)
         saved = self.saved
-        secured = self._secured(saved)
+        secured = self._secured(saved) if saved else None
         if secured is not None:
             pairs = zip(saved, secured.outputs, strict=True)
             names = {old.id: new.id for old, new in pairs if old.id != new.id}
@@ -250,17 +250,14 @@ class RunOutputs:
             io.BytesIO(text.encode()), name=RESULT_NAME, content_type=RESULT_TYPE, is_bounded=False
         )
         secured = self._secured([output])
-        assert secured is not None
         (of_result,) = secured.outputs
         if others is not None:
             mine = [one for one in others.outputs if one.sha256 != of_result.sha256]
             secured = others._replace(outputs=[*mine, of_result])
         return KeptResult(of_result.ref, secured._replace(result=of_result))
 
-    def _secured(self, outputs: Sequence[SavedOutput]) -> Secured | None:
-        """Secure these outputs; None if there are none. Raises as `keep`."""
-        if not outputs:
-            return None
+    def _secured(self, outputs: Sequence[SavedOutput]) -> Secured:
+        """Secure these outputs. Raises as `keep`."""
         lease, now = self._lease, self._ports.clock.now()
         maker = Maker(lease.job_id, lease.attempt_id, lease.epoch)
         try:
@@ -273,13 +270,13 @@ class RunOutputs:
         return Secured(secured, int(lease.tenant), now)
 
 
-def inline_bytes_of(spec: ModelSpec, followed_by: str | None) -> int:
+def inline_bytes_of(spec: ModelSpec, followed_by: str | None, default: int) -> int:
     """Return how many bytes a result in a job's row may have; 0: any number. Later steps of a workflow refer
-    to parts of a result, so those of its jobs stay there."""
+    to parts of a result, so those of its jobs stay there. default: of models without a number of their
+    own."""
     if followed_by:
         return 0
-    own = spec.inline_result_bytes
-    return settings.DISPATCHER.inline_result_bytes if own is None else own
+    return default if spec.inline_result_bytes is None else spec.inline_result_bytes
 
 
 def _long_text(result: Any, most: int) -> str | None:
@@ -300,7 +297,7 @@ def may_name_uploads(result: Any) -> bool:
     """Return True if a result has a reference, or the URL of an object in a store."""
     if isinstance(result, JsonText):
         return MARK.decode() in result.text or _OBJECT.search(result.text) is not None
-    return any(True for _ in _names(result))
+    return next(_names(result), None) is not None
 
 
 def _names(result: Any) -> Iterator[str]:
@@ -313,7 +310,7 @@ def _names(result: Any) -> Iterator[str]:
                 yield one
         elif type(one) is list:
             waiting += one
-        elif isinstance(one, Mapping):
+        elif isinstance(one, dict):
             if REF in one and (artifact_id := only_ref(one)) is not None:
                 yield artifact_id
             else:

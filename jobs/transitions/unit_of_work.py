@@ -225,14 +225,15 @@ def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fi
     IllegalMove.
     """
     move = move_between(job.state, target)
-    was_final = is_final(job.state)
+    has_ended = is_final(target)
+    tells_follower = job.followed_by is not None and (has_ended or is_final(job.state))
     state = job.state = target.value
-    if job.followed_by is not None and (was_final or is_final(target)):
+    if tells_follower:
         notice = new_row(
             EndNotice, followed_by=job.followed_by, ended_id=job.id, round=job.round, state=state, at=at
         )
         insert(notice)
-    if is_final(target):
+    if has_ended:
         job.finished_at = at
         fields = (*fields, "finished_at")
     if target is JobState.FAILED:

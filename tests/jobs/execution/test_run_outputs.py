@@ -568,11 +568,10 @@ def test_a_short_result_of_characters_that_json_escapes_is_long() -> None:
     [(None, 5, None, 5), (7, 5, None, 7), (0, 5, None, 0), (None, 5, "run:R", 0)],
 )
 def test_a_model_may_set_its_own_limit_and_steps_of_workflows_have_none(
-    settings, own, of_all, followed_by, expected
+    own, of_all, followed_by, expected
 ) -> None:
-    limited(settings, inline_result_bytes=of_all)
     spec = ModelSpec("m", "m", inline_result_bytes=own)
-    assert inline_bytes_of(spec, followed_by) == expected
+    assert inline_bytes_of(spec, followed_by, of_all) == expected
 
 
 @pytest.mark.database
