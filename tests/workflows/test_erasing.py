@@ -106,7 +106,10 @@ def test_the_data_of_many_jobs_is_erased_by_a_sweep(
     run = ended(theatre)
     assert erasing.erase_run_data(run.id, ports=theatre.ports).erased_at is None
     for _ in range(5):
+        assert erasing_runs.is_needed(theatre.ports)
         erasing_runs.sweep(theatre.ports)
+        if not erasing_runs.is_needed(theatre.ports):
+            break
     run.refresh_from_db()
     assert run.erased_at is not None
     assert SECRET not in everything()

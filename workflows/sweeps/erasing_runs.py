@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from django.db.models import QuerySet
+
+from foundation.database import statements
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.erasing import erase_jobs
@@ -11,9 +14,20 @@ PERIOD_SECONDS = 5.0
 MAX_RUNS = 10
 
 
+def _erasing() -> QuerySet[Run]:
+    return Run.objects.filter(erase_requested_at__isnull=False, erased_at=None)
+
+
+_any_erasing = statements.Read(lambda: _erasing().order_by().values_list("pk", flat=True)[:1])
+
+
+def is_needed(_ports: Ports) -> bool:
+    """Return True if the data of a run is to be erased."""
+    return bool(_any_erasing())
+
+
 def sweep(ports: Ports) -> SweepCount:
     """looked: runs. repaired: jobs whose data was erased."""
-    erasing = Run.objects.filter(erase_requested_at__isnull=False, erased_at=None)
     erased = 0
 
     def erase(run: Run) -> bool:
@@ -21,5 +35,5 @@ def sweep(ports: Ports) -> SweepCount:
         erased += erase_jobs(run, ports)
         return True
 
-    count = sweep_rows("erasing_runs", erasing.order_by("erase_requested_at")[:MAX_RUNS], erase)
+    count = sweep_rows("erasing_runs", _erasing().order_by("erase_requested_at")[:MAX_RUNS], erase)
     return SweepCount(count.looked, erased, count.failed, count.notes)

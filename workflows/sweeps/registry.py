@@ -42,7 +42,11 @@ class WorkflowSweeps:
             "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
             "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
             "erasing_runs": Entry(
-                erasing_runs.sweep, erasing_runs.PERIOD_SECONDS, slow=True, any_layout=True
+                erasing_runs.sweep,
+                erasing_runs.PERIOD_SECONDS,
+                slow=True,
+                is_needed=erasing_runs.is_needed,
+                any_layout=True,
             ),
             "due_schedules": Entry(
                 self._due_schedules,
