@@ -31,6 +31,7 @@ from artifacts.store.contract import (
     StoredObject,
     StoreError,
     StoreFull,
+    StoreUnavailable,
     UploadInParts,
     WrongBytes,
     is_blocked,
@@ -106,9 +107,14 @@ class LocalStore:
         return StoredObject(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
     def open(self, key: ObjectKey) -> tuple[int, int]:
-        """Return a descriptor to read the object, which the caller closes, and its size. Raises
-        NoSuchObject."""
-        descriptor = self._folder.open(_place(key))
+        """Return a descriptor to read the object, which the caller closes, and its size. Raises NoSuchObject,
+        and StoreUnavailable if the store's folder is missing or empty: it is not mounted."""
+        try:
+            descriptor = self._folder.open(_place(key))
+        except NoSuchObject:
+            if not self._folder.names(()):  # a store that was used has at least the folder of temporary files
+                raise StoreUnavailable("The store's folder is missing or empty: is it mounted?") from None
+            raise
         size = os.fstat(descriptor).st_size
         if is_blocked(StoredObject(key, size, self.now())):
             os.close(descriptor)

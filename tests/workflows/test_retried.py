@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -426,6 +427,9 @@ def test_a_sub_run_of_a_cancelled_run_does_not_go_on(
         theatre.advance(run)
         assert run.state == RunState.CANCELLED
     [letter] = failed_jobs()
+    theatre.ports = replace(
+        theatre.ports, retryable=lambda letters: letters
+    )  # as if it came before the cancel
     repair(letter)
     work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
     child = Run.objects.get(depth=1)
@@ -491,6 +495,27 @@ def test_a_retry_in_a_cancelled_run_is_refused(theatre: Theatre) -> None:
     assert Job.objects.get(followed_by=f"run:{other.id}").round == 2
     with pytest.raises(NotDeadLetter):
         retry_dead_letter("0" * 26, ports=theatre.ports)
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_retry_in_a_sub_run_of_a_cancelled_run_is_refused(theatre: Theatre, has_ended: bool) -> None:
+    """On each level: the failed sub-run has ended before the cancel, which does not reach it."""
+    theatre.put("grandchild", {"nodes": {"x": faulty()}})
+    theatre.put("child", {"nodes": {"sub": {"workflow": "grandchild"}}})
+    ask = {"human": {"title": "?", "choose_from": [1]}, "needs": ["sub"], "needs_rule": "all_done"}
+    run = theatre.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
+    theatre.until(run, lambda: states(run)["ask"] == "running")
+    [letter] = failed_jobs()
+    assert count(JobFilter(), BulkAction.RETRY, theatre.ports) == 1
+    operations.cancel_run(run.id, ports=theatre.ports)
+    if has_ended:
+        cancelling_runs.sweep(theatre.ports)
+        theatre.advance(run)
+        assert run.state == RunState.CANCELLED
+    with pytest.raises(RunWasCancelled):
+        retry_dead_letter(letter, by="user:boss", ports=theatre.ports)
+    assert count(JobFilter(), BulkAction.RETRY, theatre.ports) == 0
+    assert Job.objects.get(id=letter).round == 1
 
 
 def test_a_dead_letter_of_a_run_past_its_deadline_is_retried(theatre: Theatre, repair: Repair) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Substr
@@ -46,12 +47,21 @@ def retried_among(run_ids: Iterable[str]) -> set[str]:
 
 
 def retryable(letters: QuerySet[Job]) -> QuerySet[Job]:
-    """Select those of these dead letters whose run was not cancelled, and those without a run."""
-    requested = Q(state=RunState.RUNNING.value, cancel_requested_at__isnull=False, error_code="")
-    requested &= Q(deadline_at=None) | Q(deadline_at__gt=F("cancel_requested_at"))  # else it ends as failed
+    """Select those of these dead letters whose run, and each that it is a part of, was not cancelled, and
+    those without a run."""
     run_id = Substr(OuterRef("followed_by"), len(follower_of("")) + 1)
-    cancelled = Run.objects.filter(requested | Q(state=RunState.CANCELLED.value), id=run_id)
-    return letters.exclude(Exists(cancelled))
+    for levels in range(settings.DISPATCHER.workflow_depth + 1):
+        cancelled = Run.objects.filter(_is_cancelled("parent_node__run__" * levels), id=run_id)
+        letters = letters.exclude(Exists(cancelled))
+    return letters
+
+
+def _is_cancelled(run: str) -> Q:
+    """Return the condition that a run was cancelled, or is to be. run: prefix of its columns."""
+    requested = Q((f"{run}state", RunState.RUNNING.value), (f"{run}error_code", ""))
+    requested &= Q((f"{run}cancel_requested_at__isnull", False))
+    in_time = Q((f"{run}deadline_at", None)) | Q((f"{run}deadline_at__gt", F(f"{run}cancel_requested_at")))
+    return (requested & in_time) | Q((f"{run}state", RunState.CANCELLED.value))  # past it, it ends as failed
 
 
 def take_retried(run_id: str, ports: Ports) -> bool:

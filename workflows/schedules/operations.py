@@ -355,10 +355,14 @@ def _has_open_pause(schedule: Schedule) -> bool:
 
 
 def resume_schedule(schedule: Schedule, *, ports: Ports, operator: str | None = None) -> Schedule:
-    """End a pause. Due times that it covered get a row as skipped; failures are counted anew. Idempotent.
-    operator: for the audit."""
+    """End a pause. Due times that it covered get a row as skipped; failures are counted anew. If a clock was
+    ahead, due times from now on are handled again. Idempotent. operator: for the audit."""
     for _ in range(_RACES):
         now = ports.clock.now()
+        if is_ahead(schedule, now):
+            _wind_back(schedule, now, operator)
+            schedule = _again(schedule)
+            continue
         if schedule.paused_from is None or (
             schedule.paused_until is not None and schedule.paused_until <= now
         ):
@@ -383,6 +387,44 @@ def _again(schedule: Schedule) -> Schedule:
     if found is None:
         raise UnknownSchedule
     return found
+
+
+# -- after a clock that was ahead ----------------------------------------------------------------------------
+
+AHEAD = timedelta(minutes=1)
+"""Clocks of hosts differ by less."""
+
+
+def is_ahead(schedule: Schedule, now: datetime) -> bool:
+    """Return True if due times to come count as handled: a clock was ahead, and the schedule is silent until
+    the clock has passed them."""
+    return schedule.handled_at > now + AHEAD
+
+
+def _wind_back(schedule: Schedule, now: datetime, operator: str | None) -> None:
+    """Let the due times after now be handled, unless the schedule was changed meanwhile. Those that were
+    started while the clock was ahead are not started again; rows of missed and skipped ones end now."""
+    changed = Schedule.objects.get(pk=schedule.pk)
+    changed.handled_at = now
+    try:
+        _set_next(changed)
+    except UnknownTimezone:
+        changed.next_due_at, changed.next_at = None, now  # the sweep says so
+    values = {name: getattr(changed, name) for name in ("handled_at", "next_due_at", "next_at")}
+    with transaction.atomic():
+        if not _changed(schedule, **values):
+            return
+        rows = Firing.objects.filter(schedule=schedule, backfill=NO_BACKFILL)
+        rows = rows.filter(outcome__in=(Outcome.MISSED.value, Outcome.SKIPPED.value))
+        rows.filter(due_at__gt=now).delete()
+        for row in rows.filter(until_at__gt=now):
+            try:
+                dues = schedule.timetable.between(row.due_at, now, row.count)
+            except UnknownTimezone:
+                dues = []
+            row.count, row.until_at = max(len(dues), 1), dues[-1] if len(dues) > 1 else None
+            row.save(update_fields=["count", "until_at"])
+        _audit(operator, "wind_back", schedule, handled_at=schedule.handled_at.isoformat())
 
 
 # -- previews, triggers, backfills ---------------------------------------------------------------------------

@@ -53,6 +53,7 @@ CHECKS: tuple[Check, ...] = (
     workflows.end_notices,
     workflows.stalled_runs,
     workflows.failing_runs,
+    workflows.silent_schedules,
     workflows.unanswered,
 )
 _ASK_WORKERS_SECONDS = 1.5

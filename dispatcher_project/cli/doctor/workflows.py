@@ -1,5 +1,5 @@
 """Checks of runs: end notices that no worker reads, runs in which nothing is under way or whose step raises,
-and waits without an answer."""
+and waits without an answer. And of schedules that are silent."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from jobs.models import EndNotice
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, Wait
+from workflows.schedules.models import Schedule
+from workflows.schedules.operations import AHEAD
 from workflows.sweeps.stalled_runs import PERIOD_SECONDS
 
 OLD_NOTICE = timedelta(minutes=1)
@@ -90,6 +92,20 @@ def unanswered(view: View) -> Iterator[Finding]:
         state=f"open for more than {age(LONG_WAIT.total_seconds())}",
         consequence="Their runs wait.",
         advice=f"`{command_line('answer')}` lists questions; a wait with expires_seconds ends by itself",
+    )
+
+
+def silent_schedules(view: View) -> Iterator[Finding]:
+    """Schedules that start nothing, because a clock was ahead when their due times were handled."""
+    ahead = Schedule.objects.filter(handled_at__gt=view.now + AHEAD).order_by("pk")
+    yield from _finding(
+        Level.WARNING,
+        "schedules",
+        [f"{tenant}/{name}" for tenant, name in ahead.values_list("tenant__name", "name")[: _MAX_READ + 1]],
+        noun="schedule",
+        state="silent: a clock was ahead, and due times to come count as handled",
+        consequence="They start nothing until the clock has passed these.",
+        advice=f"`{command_line('schedule resume NAME --tenant TENANT')}` lets them start from now on",
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,9 +18,11 @@ from urllib.parse import urlsplit
 import pytest
 from django.conf import settings
 
+from artifacts.keys import ObjectKey
 from artifacts.store import folder, receiver
 from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 from artifacts.store.local import LocalStore
+from artifacts.store.presence import find_expected
 from tests.support.waiting import wait_for
 
 from .conftest import Stage
@@ -332,3 +336,26 @@ def test_many_uploads_of_one_object_at_once_store_it_once(local_stage: Stage, st
     assert set(answers) <= {200, 412}
     assert 200 in answers
     assert files(store) == [f"a/7/{KEY.sha256[:2]}/{KEY.sha256}"]
+
+
+def test_a_store_whose_folder_is_gone_or_not_mounted_has_lost_nothing(tmp_path: Path) -> None:
+    """Else each job with a file would fail for good, and each artifact would count as removed."""
+    root = tmp_path / "store"
+    store = LocalStore(root, "http://x/store", lambda: datetime.now(UTC))
+    data = b"x" * 100
+    key = ObjectKey(7, hashlib.sha256(data).hexdigest())
+    assert store.find(key) is None, "a new store is no outage"
+    store.write(key, len(data), [data])
+    os.rename(root, tmp_path / "away")
+    for is_mount_point in (False, True):
+        if is_mount_point:
+            root.mkdir()
+        with pytest.raises(StoreUnavailable):
+            find_expected(store, key)
+        with pytest.raises(StoreUnavailable):
+            store.open(key)
+    root.rmdir()
+    os.rename(tmp_path / "away", root)
+    assert find_expected(store, key) is not None
+    store.remove(key)
+    assert find_expected(store, key) is None

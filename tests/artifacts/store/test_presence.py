@@ -24,6 +24,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def test_an_object_is_found_or_lost(store: LocalStore) -> None:
+    store.write(ObjectKey(2, KEY.sha256), len(DATA), [DATA])  # an empty folder is not mounted
     assert find_expected(store, KEY) is None
     store.write(KEY, len(DATA), [DATA])
     found = find_expected(store, KEY)

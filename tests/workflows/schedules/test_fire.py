@@ -19,6 +19,7 @@ from jobs.models import Job, Rollup, Tenant
 from jobs.operations.jobs import retry_dead_letter
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
+from verification.schedule_laws import check_schedules
 from workflows import operations as workflow_operations
 from workflows.api.schedules import firing_json
 from workflows.domain.errors import BackfillRefused, TooManyBackfilled
@@ -896,3 +897,55 @@ def test_a_due_time_that_has_come_before_a_pause_is_still_next(stage: Stage) -> 
     stage.clock.move(90)
     paused = operations.pause_schedule(schedule, ports=stage.ports)
     assert operations.shown_next_due_at(paused, stage.clock.now()) == schedule.next_due_at
+
+
+def on_a_wrong_day(stage: Stage, schedule: Schedule) -> datetime:
+    """Let the clock be three days ahead for five minutes; return the right time."""
+    stage.run_for(90)
+    right = stage.clock.now()
+    stage.clock.at += timedelta(days=3)
+    stage.run_for(300)
+    stage.clock.at = right
+    stage.run_for(600)
+    assert Schedule.objects.get(pk=schedule.pk).handled_at > right + timedelta(days=3), "it is silent"
+    return stage.clock.now()
+
+
+def test_a_schedule_that_a_wrong_clock_made_silent_is_resumed(stage: Stage) -> None:
+    schedule = stage.put()
+    now = on_a_wrong_day(stage, schedule)
+    before = starts(schedule)
+    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    rows = Firing.objects.filter(outcome="missed")
+    assert all((row.until_at or row.due_at) <= now for row in rows), "these due times are still to come"
+    stage.run_for(180)
+    new = [due for due in starts(schedule) if due not in before]
+    assert len(new) == 3
+    assert all(now <= due <= stage.clock.now() for due in new)
+    minutes = int((stage.clock.now() - schedule.created_at).total_seconds() / 60)
+    counts = Firing.objects.filter(due_at__lte=stage.clock.now()).values_list("count", flat=True)
+    assert sum(counts) == minutes, "each due time has one row"
+
+
+def test_a_due_time_that_a_wrong_clock_started_is_not_started_again(stage: Stage) -> None:
+    schedule = stage.put(catch_up="all", catch_up_seconds=86400)
+    right = stage.clock.now() + timedelta(seconds=30)
+    stage.clock.at += timedelta(seconds=200)
+    stage.sweep()
+    ahead = starts(schedule)
+    assert len(ahead) == 3
+    stage.clock.at = right
+    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    stage.run_for(300)
+    assert starts(schedule)[:3] == ahead
+    assert len(starts(schedule)) == len(set(starts(schedule))) == 5
+    assert not list(check_schedules())
+
+
+def test_a_clock_that_steps_back_by_seconds_winds_nothing_back(stage: Stage) -> None:
+    schedule = stage.put(every_seconds=10)
+    stage.run_for(120)
+    handled_at = Schedule.objects.get().handled_at
+    stage.clock.at -= timedelta(seconds=50)
+    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    assert Schedule.objects.get(pk=schedule.pk).handled_at == handled_at

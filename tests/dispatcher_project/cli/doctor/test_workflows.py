@@ -12,10 +12,13 @@ from dispatcher_project.cli.doctor.finding import Level
 from jobs.models import EndNotice
 from tests.dispatcher_project.cli.conftest import terminal, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
-from tests.support.factories import make_tenant
+from tests.support.factories import make_model, make_tenant
 from workflows import operations
 from workflows.execution.advancer import Advancer
 from workflows.models import Run
+from workflows.schedules import operations as schedules
+from workflows.schedules.body import ScheduleBody
+from workflows.schedules.models import Schedule
 from workflows.tasks import advance_now
 
 __all__ = ["patient", "terminal", "world"]
@@ -39,6 +42,7 @@ def found(patient: Patient) -> dict[str, Any]:
         workflows.stalled_runs,
         workflows.failing_runs,
         workflows.unanswered,
+        workflows.silent_schedules,
     )
     return {one.check: one for check in checks for one in check(patient.view())}
 
@@ -89,3 +93,19 @@ def test_a_run_in_which_nothing_is_under_way(patient: Patient) -> None:
     assert "1 run is running, with no node" in one.summary
     Run.objects.update(paused_at=patient.world.clock.now())
     assert found(patient) == {}
+
+
+def test_a_schedule_that_a_wrong_clock_made_silent_is_named(patient: Patient) -> None:
+    ports = patient.world.ports
+    make_model("zimg")
+    body = ScheduleBody.model_validate(
+        {"cron": "* * * * *", "submit": {"model": "zimg", "payload": {"prompt": "x"}}}
+    )
+    row = schedules.read_schedule(make_tenant().pk, "nightly", body, ports=ports)
+    schedule = schedules.put_schedule(row).schedule
+    assert found(patient) == {}
+    Schedule.objects.update(handled_at=patient.world.clock.now() + timedelta(days=366))
+    (one,) = found(patient).values()
+    assert (one.check, one.level) == ("schedules", Level.WARNING)
+    assert f"{schedule.tenant.name}/nightly" in one.summary
+    assert "schedule resume" in one.advice
