@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 import jobs.ports
@@ -55,7 +54,7 @@ class Command(TerminalCommand):
         action = {"list": self._list, "put": self._put, "get": self._get, "rm": self._remove}
         try:
             action[options["action"]](options, ports)
-        except (ArtifactRefused, Refused, StoreError, NoBoto, ImproperlyConfigured) as error:
+        except (ArtifactRefused, Refused, StoreError, NoBoto) as error:
             raise CommandError(str(error)) from None
         except OSError as error:
             raise CommandError(f"{error.filename or 'the file'}: {error.strerror}") from None

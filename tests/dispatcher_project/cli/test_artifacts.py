@@ -10,6 +10,7 @@ import pytest
 from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse
+from artifacts.store import s3
 from gpus.models import Process
 from jobs.models import Tenant
 from tests.dispatcher_project.cli.conftest import Terminal
@@ -90,7 +91,13 @@ def test_no_file_is_put_or_removed_from_a_host_that_may_not_have_the_webs_folder
     assert Artifact.objects.get().state == "stored"
 
 
-def test_a_bad_store_is_one_line(terminal: Terminal, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store="ftp://x"))
+def test_a_missing_package_of_the_store_is_one_line(
+    terminal: Terminal, film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise s3.NoBoto
+
+    monkeypatch.setattr(s3, "require_boto", missing)
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store="s3://films"))
     run = terminal("artifacts", "put", str(film), "--tenant", "acme")
-    assert (run.status, "not ftp://" in run.said) == (2, True)
+    assert (run.status, "gpu-dispatcher[s3]" in run.said) == (2, True), run.said
