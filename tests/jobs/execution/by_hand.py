@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gpus.leasing.contract import Leases
-from gpus.runners.base import Abort, Accepted, Finished, RunRequest, StillRunning
+from gpus.runners.base import CONFIRMED_CANCEL, Abort, Accepted, Finished, RunRequest, StillRunning
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.follow_ups import push_tickets
 from jobs.execution.gpu_worker import GpuWorker
@@ -83,6 +83,7 @@ class Gpu:
 
     calls_on_sent = True
     answer_ends_run = False
+    stopped_by = CONFIRMED_CANCEL
 
     def __init__(self, clock: ManualClock, *answers: Any, seconds: float = 5.0) -> None:
         self.clock, self.seconds = clock, seconds

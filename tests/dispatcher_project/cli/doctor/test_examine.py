@@ -248,7 +248,6 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (processes_of_two_hosts("gpu"), "artifacts", Level.ERROR),
         (processes_of_two_hosts("sweeps"), "artifacts", Level.ERROR),
         (lambda p: store_in(p, p.folder / "a file"), "artifacts", Level.ERROR),
-        (lambda p: store_in(p, "ftp://box/a"), "artifacts", Level.ERROR),
     ],
 )
 def test_each_fault_is_found_with_its_consequence_and_advice(
