@@ -13,6 +13,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from foundation.signed_urls import without_signatures
+
 MAX_LINE_CHARS = 4096
 """Characters of a line, before `DISPATCHER_LOG_LINE_CHARS` shortens it further."""
 STREAMS = ("stdout", "stderr", "log")
@@ -58,8 +60,9 @@ def lines_left_out(count: int) -> LogLine:
 
 
 def safe_text(text: str, most: int = MAX_LINE_CHARS) -> str:
-    """Return a line's text for terminals and pages: without colours, other control characters escaped, cut to
-    `most` characters."""
+    """Return a line's text for terminals and pages: without colours and signatures of URLs, other control
+    characters escaped, cut to `most` characters."""
+    text = without_signatures(text)
     is_cut = len(text) > most
     if is_cut:
         text = text[:most]

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 
+from foundation.signed_urls import without_signatures
+
 MAX_TRACEBACK = 3000
 """Maximum length of a stored traceback, in characters."""
 
@@ -60,10 +62,10 @@ class GpuError(Exception):
         self, message: str = "", *, retry_after_seconds: float | None = None, detail: str = ""
     ) -> None:
         """message: "": the class docstring. detail: a traceback, stored with the attempt; not used for
-        grouping."""
-        super().__init__(message or (type(self).__doc__ or "").strip())
+        grouping. Servers may quote the URLs of their inputs in both: their signatures are left out."""
+        super().__init__(without_signatures(message) or (type(self).__doc__ or "").strip())
         self.retry_after_seconds = retry_after_seconds
-        self.detail = detail
+        self.detail = without_signatures(detail)
 
     @property
     def message(self) -> str:

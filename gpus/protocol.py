@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from foundation.signed_urls import without_signatures
 from foundation.stored_schema import StoredSchema
 from foundation.texts import printable
 
@@ -73,7 +74,7 @@ def parse_progress(said: Any) -> Progress | None:
     if isinstance(value, float) and math.isnan(value):
         return None
     line = printable(text[:MAX_PROGRESS_TEXT].strip()) if isinstance(text, str) else ""
-    return Progress(float(min(1, max(0, value))), line[:MAX_PROGRESS_TEXT])
+    return Progress(float(min(1, max(0, value))), without_signatures(line[:MAX_PROGRESS_TEXT]))
 
 
 REGISTRY_CHANGED = "registry"

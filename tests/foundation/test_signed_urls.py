@@ -1,0 +1,39 @@
+"""Signed URLs in texts of GPU servers are made useless."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from foundation.log_lines import safe_text
+from foundation.signed_urls import without_signatures
+from gpus.errors import BadInput
+from gpus.protocol import Progress, parse_progress
+
+FOLDER = "http://box:8000/store/a/7/ab?method=GET&expires=9&signature=SECRET"
+S3 = "https://films.s3.amazonaws.com/a/7/ab?X-Amz-Expires=60&X-Amz-Signature=SECRET&x-id=GetObject"
+
+
+@pytest.mark.parametrize("url", [FOLDER, S3, FOLDER.replace("&", "&amp;"), FOLDER.replace("&", "\\u0026")])
+@pytest.mark.parametrize("text", ["could not read {}", "<a href='{}'>", json.dumps({"url": "{}"})])
+def test_the_signature_is_left_out(url: str, text: str) -> None:
+    quoted = text.replace("{}", url)
+    assert "SECRET" in quoted
+    found = without_signatures(quoted)
+    assert "SECRET" not in found
+    assert found.replace("…", "SECRET") == quoted, "the rest stays"
+
+
+def test_other_texts_stay() -> None:
+    for text in ("", "signature=abc of a song", "wrong signature", "https://x/?a=1"):
+        assert without_signatures(text) == text
+
+
+def test_errors_progress_and_log_lines_have_no_signatures() -> None:
+    error = BadInput(f"could not read {FOLDER}", detail=f"Traceback: {S3}")
+    assert "SECRET" not in error.message + error.detail + str(error)
+    assert "SECRET" not in safe_text(f"GET {S3}")
+    progress = parse_progress({"value": 0.5, "text": f"reading {FOLDER}"})
+    assert progress is not None
+    assert progress == Progress(0.5, f"reading {FOLDER.replace('SECRET', '…')}")
