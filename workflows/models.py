@@ -165,14 +165,8 @@ class Run(models.Model):
         return self.failing_step is not None and self.failing_step == self.steps
 
 
-_any_live = statements.Read(
-    lambda: Run.objects.filter(finished_at=None).order_by().values_list("pk", flat=True)[:1]
-)
-
-
-def has_live_runs() -> bool:
-    """Return True if a run has not ended: the one question of the sweeps while there is no work."""
-    return bool(_any_live())
+has_live_runs = statements.AnyRow(lambda: Run.objects.filter(finished_at=None))
+"""Whether a run has not ended: the one question of the sweeps while there is no work."""
 
 
 class Node(models.Model):

@@ -122,6 +122,16 @@ class Read:
         return sql, _columns_of(places, database.vendor), converters, row_builder(rows, compiler)
 
 
+class AnyRow:
+    """A precompiled question whether there is a row. rows: as of `Read`; their order does not matter."""
+
+    def __init__(self, rows: Callable[[], QuerySet[Any, Any]]) -> None:
+        self.read = Read(lambda: rows().order_by().values_list("pk", flat=True)[:1])
+
+    def __call__(self, **values: Any) -> bool:
+        return bool(self.read(**values))
+
+
 class ReadAmong:
     """A `Read` with ``IN`` over one or several fields. rows: called with a list of parameters for each
     field."""

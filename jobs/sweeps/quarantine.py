@@ -72,13 +72,11 @@ class _Group:
         ]
 
 
-_any_open = statements.Read(
-    lambda: QuarantinedSlot.objects.filter(freed_at=None).order_by().values_list("pk", flat=True)[:1]
-)
+_any_open = statements.AnyRow(lambda: QuarantinedSlot.objects.filter(freed_at=None))
 
 
 def is_needed(_ports: Ports) -> bool:
-    return bool(_any_open())
+    return _any_open()
 
 
 def sweep(ports: Ports) -> SweepCount:

@@ -26,12 +26,8 @@ from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 
 log = structlog.get_logger(__name__)
 
-_any_pinned = statements.Read(
-    lambda: (
-        Server.objects.filter(host__isnull=False, pool__fleet=value(Pool, "fleet"))
-        .order_by()
-        .values_list("pk", flat=True)[:1]
-    )
+_any_pinned = statements.AnyRow(
+    lambda: Server.objects.filter(host__isnull=False, pool__fleet=value(Pool, "fleet"))
 )
 
 RETIRED_AFTER = timedelta(days=7)

@@ -46,19 +46,13 @@ _WAITING = Firing.objects.filter(outcome=Outcome.WAITING.value)
 _OPEN = Firing.objects.filter(schedule=OuterRef("schedule"), outcome=Outcome.STARTED.value, ended_at=None)
 
 
-_any_due = statements.Read(
-    lambda: (
-        Schedule.objects.filter(next_at__lte=value(Schedule, "next_at", "now"))
-        .order_by()
-        .values_list("pk", flat=True)[:1]
-    )
-)
-_any_waiting = statements.Read(lambda: _WAITING.order_by().values_list("pk", flat=True)[:1])
+_any_due = statements.AnyRow(lambda: Schedule.objects.filter(next_at__lte=value(Schedule, "next_at", "now")))
+_any_waiting = statements.AnyRow(lambda: _WAITING)
 
 
 def is_needed(ports: Ports) -> bool:
     """Return True if a schedule is due or a firing waits."""
-    return bool(_any_due(now=ports.clock.now()) or _any_waiting())
+    return _any_due(now=ports.clock.now()) or _any_waiting()
 
 
 class DueSchedulesSweep:

@@ -25,12 +25,12 @@ GONE = "gone"
 _OPEN = Firing.objects.filter(outcome=Outcome.STARTED.value, ended_at=None)
 
 
-_any_open = statements.Read(lambda: _OPEN.order_by().values_list("pk", flat=True)[:1])
+_any_open = statements.AnyRow(lambda: _OPEN)
 
 
 def is_needed(ports: Ports) -> bool:
     """Return True if a firing has not ended."""
-    return bool(_any_open())
+    return _any_open()
 
 
 def sweep(ports: Ports) -> SweepCount:

@@ -18,12 +18,12 @@ def _erasing() -> QuerySet[Run]:
     return Run.objects.filter(erase_requested_at__isnull=False, erased_at=None)
 
 
-_any_erasing = statements.Read(lambda: _erasing().order_by().values_list("pk", flat=True)[:1])
+_any_erasing = statements.AnyRow(_erasing)
 
 
 def is_needed(_ports: Ports) -> bool:
     """Return True if the data of a run is to be erased."""
-    return bool(_any_erasing())
+    return _any_erasing()
 
 
 def sweep(ports: Ports) -> SweepCount:

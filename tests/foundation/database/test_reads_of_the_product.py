@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 from django.db import connection
 
-from foundation.database.statements import Read, ReadAmong
+from foundation.database.statements import AnyRow, Read, ReadAmong
 from tests.support.map import ROOT, product_modules
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -17,10 +17,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 def reads() -> Iterator[tuple[str, Read]]:
     for module in product_modules():
-        if "Read" not in (ROOT / f"{module.replace('.', '/')}.py").read_text():
+        if "statements" not in (ROOT / f"{module.replace('.', '/')}.py").read_text():
             continue
         for name, kept in vars(import_module(module)).items():
-            if isinstance(kept, ReadAmong):
+            if isinstance(kept, AnyRow):
+                yield f"{module}.{name}", kept.read
+            elif isinstance(kept, ReadAmong):
                 yield f"{module}.{name}", Read(partial(kept._of_size, 2))
             elif isinstance(kept, Read):
                 yield f"{module}.{name}", kept
