@@ -9,5 +9,5 @@ _SIGNATURE = re.compile(r"((?:[?&;]|\\u0026)(?:X-Amz-Signature|signature)=)[^&\s
 
 
 def without_signatures(text: str) -> str:
-    """Return a text with the signatures of its URLs left out: nobody can read a file with what remains."""
+    """Return a text without the signatures of its URLs. A store refuses a URL without its signature."""
     return _SIGNATURE.sub(r"\1…", text) if _HINT in text else text

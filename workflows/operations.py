@@ -495,7 +495,6 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
     if wait.due_at is not None and wait.due_at <= ports.clock.now():
         raise WaitExpired
     if "choose_from" in wait.options:
-        # as JSON: Python takes true for 1
         if not any(same_value(answer, one) for one in wait.options["choose_from"]):
             choices = ", ".join(canonical_json(one)[:60] for one in wait.options["choose_from"][:10])
             more = ", …" if len(wait.options["choose_from"]) > 10 else ""

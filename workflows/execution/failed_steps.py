@@ -59,7 +59,7 @@ _ABOUT_SQLITE = (
     "locked",
     "sql logic error",
 )
-"""In messages of SQLite for what is neither a value nor a limit of a statement."""
+"""Parts of SQLite's messages about missing tables, locks and transactions: errors that no value causes."""
 
 
 def is_defect(error: Exception) -> bool:

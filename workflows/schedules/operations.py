@@ -355,8 +355,9 @@ def _has_open_pause(schedule: Schedule) -> bool:
 
 
 def resume_schedule(schedule: Schedule, *, ports: Ports, operator: str | None = None) -> Schedule:
-    """End a pause. Due times that it covered get a row as skipped; failures are counted anew. If a clock was
-    ahead, due times from now on are handled again. Idempotent. operator: for the audit."""
+    """End a pause. Its due times get rows with the outcome skipped, and the count of failures begins at 0. If
+    a clock was ahead, the schedule starts at its due times from now on. Idempotent. operator: for the
+    audit."""
     for _ in range(_RACES):
         now = ports.clock.now()
         if is_ahead(schedule, now):

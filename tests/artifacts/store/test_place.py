@@ -1,4 +1,4 @@
-"""DISPATCHER_ARTIFACT_STORE: what it may be, and what is wrong with another value."""
+"""Values of DISPATCHER_ARTIFACT_STORE, and the errors that name what is wrong with a bad one."""
 
 from __future__ import annotations
 
