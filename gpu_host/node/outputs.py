@@ -22,7 +22,10 @@ TIMEOUT_SECONDS = 60.0
 TRIES, PAUSE_SECONDS = 5, 1.0
 _CHUNK_BYTES = 1024 * 1024
 _EXISTS = 412
-_PASSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PASSES = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+_CONFLICT, _BAD_REQUEST = 409, 400
+_TIMEOUT = b"<Code>RequestTimeout</Code>"
+"""In S3's 400 to a body that came too slowly."""
 _ANSWER_BYTES = 1024 * 1024
 
 
@@ -90,8 +93,11 @@ def _put(upload: Mapping[str, Any], file: BinaryIO, size: int) -> None:
     file.seek(0)
     headers = {"Content-Length": str(size), **upload["headers"]}
     status, answer = _request(str(upload["method"]), str(upload["url"]), file, headers)
-    if status != _EXISTS and not 200 <= status < 300:
-        _require_passing(status, answer)
+    if status == _EXISTS or 200 <= status < 300:
+        return
+    if status == _CONFLICT or (status == _BAD_REQUEST and _TIMEOUT in answer):
+        raise _Passes(f"the store answered {status}")  # S3: 409 while another request writes the object
+    _require_passing(status, answer)
 
 
 def _require_passing(status: int, answer: bytes) -> None:

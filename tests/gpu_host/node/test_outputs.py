@@ -21,13 +21,18 @@ SAVES = "tests.gpu_host.node.custom_handlers:saves"
 SIMULATOR = "gpu_host.node.simulator:run"
 
 
+TIMEOUT = b"<Error><Code>RequestTimeout</Code></Error>"
+"""S3's answer to a body that came too slowly."""
+
+
 class Store:
-    """A dispatcher and its store. fails: statuses of the next answers. film: the bytes of each GET."""
+    """A dispatcher and its store. fails: statuses of the next answers, also with a body. film: the bytes of
+    each GET."""
 
     def __init__(self) -> None:
         self.url = ""
         self.film = b""
-        self.fails: list[int] = []
+        self.fails: list[int | tuple[int, bytes]] = []
         self.promised: list[tuple[str, Any]] = []
         self.stored: list[bytes] = []
         self.exists = False
@@ -39,7 +44,10 @@ def store() -> Iterator[Store]:
 
     class Route(BaseHTTPRequestHandler):
         def answer(self, status: int, body: bytes = b"") -> None:
-            self.send_response(store.fails.pop(0) if store.fails else status)
+            if store.fails:
+                failed = store.fails.pop(0)
+                status, body = failed if isinstance(failed, tuple) else (failed, body)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -79,7 +87,10 @@ def dispatch(node: Any, store: Store) -> Any:
     ).body
 
 
-@pytest.mark.parametrize("fails", [[], [503], [201, 500]])
+@pytest.mark.parametrize(
+    "fails",
+    [[], [503], [507], [201, 500], [201, 507], [201, 409], [201, (400, TIMEOUT)], [201, 503, 201, 409]],
+)
 def test_a_saved_file_is_promised_sent_and_named(start, store, monkeypatch, fails) -> None:
     monkeypatch.setattr(outputs, "PAUSE_SECONDS", 0.01)
     store.fails = fails
@@ -119,11 +130,12 @@ def test_the_simulator_returns_a_film_with_a_box_of_its_tag_at_the_end(start, st
         assert (answer["status"], answer["error_code"]) == ("failed", "bad_input")
 
 
-def test_a_refusal_fails_the_run_with_its_reason(start, store) -> None:
-    store.fails = [413]
+@pytest.mark.parametrize(("fails", "status"), [([413], 413), ([409], 409), ([201, 400], 400)])
+def test_a_refusal_fails_the_run_with_its_reason(start, store, fails, status) -> None:
+    store.fails = fails
     answer = dispatch(start(handler=SAVES), store)
     assert answer["status"] == "failed"
-    assert "refused (413)" in answer["error"]
+    assert f"refused ({status})" in answer["error"]
     assert len(store.promised) == 1
 
 
