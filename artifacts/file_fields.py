@@ -15,10 +15,12 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from foundation.json_paths import Path
+from django.conf import settings
 
-MAX_STEPS = 20_000
-"""Subschemas that are looked at, counted again wherever a $ref leads to them."""
+from foundation.foreign_schema import ForeignSchema, Schema, SchemaRefused, compiled
+from foundation.json_paths import Path
+from foundation.stored_schema import StoredSchema
+
 _HERE = ("allOf", "anyOf", "oneOf")
 _BRANCHES = ("if", "then", "else")
 _BASE64 = ("base64", "base64url")
@@ -74,31 +76,49 @@ class FileFields:
             waiting += reversed(below)
 
 
-@lru_cache(maxsize=256)
 def file_fields(schema_text: str, *, of_result: bool = False) -> FileFields | None:
     """Return the places for files of a schema; None if it has none. schema_text: canonical, as
-    `ForeignSchema.text`. of_result: of a result, not of a payload."""
+    `ForeignSchema.text`. of_result: of a result, not of a payload. Raises SchemaRefused."""
     if '"contentMediaType"' not in schema_text:
         return None
+    return _file_fields(schema_text, of_result, settings.DISPATCHER.schema_file_steps)
+
+
+def checked_schema(schema: Schema | StoredSchema) -> ForeignSchema:
+    """Return a schema, compiled, whose places for files are known. Raises SchemaRefused."""
+    found = compiled(schema)
+    file_fields(found.text)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _file_fields(schema_text: str, of_result: bool, most_steps: int) -> FileFields | None:
     root = _Node()
-    _Reader(json.loads(schema_text), _is_output if of_result else _is_input).read(root)
+    _Reader(json.loads(schema_text), _is_output if of_result else _is_input, most_steps).read(root)
     return None if root.is_empty else FileFields(root)
 
 
 class _Reader:
     """Collects the places of a schema. A part that refers to itself is not followed into itself."""
 
-    def __init__(self, schema: Any, is_file: Callable[[Mapping[str, Any], str], bool]) -> None:
+    def __init__(
+        self, schema: Any, is_file: Callable[[Mapping[str, Any], str], bool], most_steps: int
+    ) -> None:
         self._schema, self._is_file = schema, is_file
-        self._steps = 0
+        self._steps, self._most_steps = 0, most_steps
 
     def read(self, root: _Node) -> None:
         self._read(self._schema, root, ())
 
     def _read(self, schema: Any, node: _Node, under_way: tuple[str, ...]) -> None:
-        self._steps += 1
-        if not isinstance(schema, dict) or self._steps > MAX_STEPS:
+        if not isinstance(schema, dict):
             return
+        self._steps += 1
+        if self._steps > self._most_steps:
+            raise SchemaRefused(
+                f"A schema with files may have up to {self._most_steps} schemas in it, counted again "
+                "wherever a $ref leads to them (DISPATCHER_SCHEMA_FILE_STEPS)."
+            )
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in under_way:
             self._read(self._target(reference), node, (*under_way, reference))

@@ -30,7 +30,6 @@ from artifacts.store.contract import (
     SignedRequest,
     StoredObject,
     StoreError,
-    StoreFull,
     StoreUnavailable,
     UploadInParts,
     WrongBytes,
@@ -40,7 +39,7 @@ from artifacts.store.contract import (
 from artifacts.store.folder import TEMPORARY, Folder, Place
 from artifacts.store.names import served_type
 from artifacts.store.parts import BYTES, PartReceiver, has_one_file, make_file, publish, stored_parts
-from artifacts.store.receiver import Incoming, Receiver
+from artifacts.store.receiver import Incoming, Receiver, no_room
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
 
@@ -308,7 +307,7 @@ class LocalStore:
 
     def _require_room(self, size: int) -> None:
         if self._folder.free_bytes() - self._reserve_bytes < size:
-            raise StoreFull("The store's disk has no room for an object of this size.")
+            raise no_room(f"{size} bytes more", self._reserve_bytes)
 
 
 def _place(key: ObjectKey) -> Place:

@@ -41,7 +41,7 @@ class Incoming(ABC):
             raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
         if self._reserve_bytes and self._received >= self._has_room_until:
             if self._folder.free_bytes(self._file) - self._reserve_bytes < len(data):
-                raise StoreFull("The store's disk has no room for the rest of this object.")
+                raise no_room("the rest of this object", self._reserve_bytes)
             self._has_room_until = self._received + CHUNK_BYTES
         first = self._received
         self._received += len(data)
@@ -133,6 +133,12 @@ class Receiver(Incoming):
             self._is_open = False
             with self._folder.errors():
                 os.close(self._file)
+
+
+def no_room(what: str, reserve_bytes: int) -> StoreFull:
+    """Return the error of a disk without room for `what`. reserve_bytes: that stay free."""
+    kept = f": {reserve_bytes} bytes stay free (DISPATCHER_ARTIFACT_RESERVE_BYTES)" if reserve_bytes else ""
+    return StoreFull(f"The store's disk has no room for {what}{kept}.")
 
 
 def wrong_hash(found: str, declared: str) -> WrongBytes:

@@ -111,6 +111,9 @@ class DispatcherSettings:
     schema_values: int = 5000
     """Most members of a `payload_schema` on all levels; each counts again wherever a reference leads to
     it."""
+    schema_file_steps: int = 20_000
+    """Most schemas within a `payload_schema` or `result_schema` that marks files, which are all searched for
+    places of files; each counts again wherever a reference leads to it."""
     schema_check_seconds: float = 2.0
     """Time limit for the long schema checks of one request."""
     schema_checks: int = 2
@@ -516,6 +519,7 @@ _AT_LEAST_ONE = (
     "run_artifacts",
     "run_artifact_bytes",
     "answer_file_bytes",
+    "schema_file_steps",
     "schema_checks",
     "schema_check_bytes",
     "worker_threads",

@@ -15,8 +15,9 @@ from django.core.validators import BaseValidator, MaxValueValidator, MinValueVal
 from django.db import models
 from django.utils.deconstruct import deconstructible
 
+from artifacts.file_fields import checked_schema
 from foundation.expressions import ExpressionRefused
-from foundation.foreign_schema import SchemaRefused, compiled
+from foundation.foreign_schema import SchemaRefused
 from foundation.json_paths import pointer
 from foundation.json_places import places
 from foundation.names import NameField
@@ -95,7 +96,7 @@ def seconds_or_for_ever(seconds: float) -> None:
 def usable_schema(schema: Any) -> None:
     """Raise RuleBroken unless it is a JSON Schema that can be used."""
     try:
-        compiled(schema)
+        checked_schema(schema)
     except SchemaRefused as refused:
         raise RuleBroken("invalid_schema", str(refused), pointer=pointer(refused.path)) from None
 

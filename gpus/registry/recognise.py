@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import structlog
 from django.conf import settings
 
-from foundation.foreign_schema import CHEAP_STEPS, ForeignSchema, SchemaRefused, compiled
+from artifacts.file_fields import checked_schema
+from foundation.foreign_schema import CHEAP_STEPS, ForeignSchema, SchemaRefused
 from gpus.registry.model_fields import RegistryRefused
 from gpus.runners.base import Transport, getter
 from gpus.runners.recognition import (
@@ -140,7 +141,7 @@ def _with_usable_schema(proposal: Proposal) -> Proposal:
     if schema is None:
         return proposal
     try:
-        fits = _takes(compiled(schema), proposal.test_payload)
+        fits = _takes(checked_schema(schema), proposal.test_payload)
     except SchemaRefused:
         fits = False
     if fits:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
-from artifacts.file_fields import FileValue, file_fields
+from artifacts.file_fields import FileValue, checked_schema, file_fields
 from artifacts.keep import clean_name
 from artifacts.media_types import type_of
 from artifacts.refs import only_ref
@@ -34,7 +34,6 @@ from foundation.foreign_schema import (
     SchemaRefused,
     TimeBudget,
     TooMuchMemory,
-    compiled,
 )
 from foundation.http_client import MAX_URL_LENGTH
 from foundation.json_paths import Path, pointer, with_values
@@ -145,7 +144,7 @@ class AnswerFiles:
         if self._spec.result_schema is None:
             return None
         try:
-            return compiled(self._spec.result_schema)
+            return checked_schema(self._spec.result_schema)
         except SchemaRefused as refused:  # stored by an older version
             raise OutputInvalid("The model's result_schema can't be used.", detail=str(refused)) from None
 

@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
+from django.conf import settings
+
 from foundation.foreign_schema import ForeignSchema, SchemaRefused, compiled
 from foundation.json_paths import Path
 
-MAX_STEPS = 20_000
-"""Subschemas that are looked at, counted again wherever a $ref leads to them."""
 _ITEM = -1
 """In a path: any item of a list."""
 _OF_THE_TEXT = ("minLength", "maxLength", "pattern", "enum", "const", "not", "if", "then", "else")
@@ -42,12 +42,12 @@ class _Rewriter:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._steps = 0
+        self._steps, self._most_steps = 0, settings.DISPATCHER.schema_file_steps
 
     def rewrite(self, schema: Any, places: frozenset[Path], under_way: tuple[str, ...]) -> Any:
         """Return the schema of a value. places: from that value on."""
         self._steps += 1
-        if not isinstance(schema, dict) or not places or self._steps > MAX_STEPS:
+        if not isinstance(schema, dict) or not places or self._steps > self._most_steps:
             return schema
         new = dict(schema)
         more: list[Any] = []

@@ -19,6 +19,7 @@ from django.conf import settings
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from artifacts.file_fields import checked_schema
 from artifacts.refs import MARK
 from foundation.foreign_schema import (
     CHEAP_STEPS,
@@ -498,7 +499,7 @@ def _mismatch(
     processes: SchemaProcesses,
 ) -> Mismatch | None:
     try:
-        foreign = compiled(schema)
+        foreign = checked_schema(schema)
     except SchemaRefused as refused:
         raise ModelSchemaUnusable(
             f"The model's schema can't be used; tell its owner. {refused}", pointer="/model"

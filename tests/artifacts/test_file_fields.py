@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from artifacts.file_fields import file_fields
+from artifacts.file_fields import checked_schema, file_fields
+from foundation.foreign_schema import SchemaRefused
 from foundation.json_text import canonical_json
+from gpus.models.model_config import RuleBroken, usable_schema
 
 FILE = {"type": "string", "format": "uri", "contentMediaType": "image/png"}
 
@@ -48,7 +51,18 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     assert places(schema, {"image": "x", "child": {"image": "y"}}) == [("image",), ("child", "image")]
 
 
-def test_a_schema_that_doubles_with_every_reference_is_read_in_bounded_time() -> None:
+def test_a_schema_with_too_many_schemas_is_refused(settings: Any) -> None:
     defs = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(60)}
-    schema = {"$ref": "#/$defs/d0", "$defs": {**defs, "d60": FILE}, "properties": {"a": FILE}}
-    assert places(schema, {"a": "x"}) in ([("a",)], [()], [])
+    doubling = {"$ref": "#/$defs/d0", "$defs": {**defs, "d60": FILE}, "properties": {"a": FILE}}
+    with pytest.raises(SchemaRefused, match=r"20000 schemas.*DISPATCHER_SCHEMA_FILE_STEPS"):
+        places(doubling, {"a": "x"})
+    settings.DISPATCHER = replace(settings.DISPATCHER, schema_file_steps=3)
+    two = {"properties": {"a": FILE, "b": FILE}}
+    assert places(two, {"a": "x"}) == [("a",)]
+    assert checked_schema(two)
+    three = {"properties": {"a": FILE, "b": FILE, "c": {}}}
+    with pytest.raises(SchemaRefused, match="3 schemas"):
+        checked_schema(three)
+    with pytest.raises(RuleBroken, match="DISPATCHER_SCHEMA_FILE_STEPS") as broken:
+        usable_schema(three)
+    assert broken.value.api_code == "invalid_schema"

@@ -8,9 +8,10 @@ from typing import cast
 
 from django.db.models import Count, Exists, OuterRef, Q
 
+from artifacts.file_fields import checked_schema
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.screen import age, plain
-from foundation.foreign_schema import Schema, SchemaRefused, compiled
+from foundation.foreign_schema import Schema, SchemaRefused
 from foundation.program import command_line
 from foundation.texts import counted
 from gpus.health.circuits import all_circuits
@@ -93,7 +94,7 @@ def schemas(view: View) -> Iterator[Finding]:
     for option, effect in _EFFECT_OF_BAD_SCHEMA.items():
         for name, schema in ModelConfig.objects.exclude(**{option: None}).values_list("name", option):
             try:
-                compiled(cast("Schema", schema))
+                checked_schema(cast("Schema", schema))
             except SchemaRefused as refused:
                 yield Finding(
                     Level.ERROR,

@@ -154,7 +154,7 @@ def test_a_full_disk_is_answered_with_507(local_stage: Stage, monkeypatch: pytes
 def test_some_room_stays_free(tmp_path: Path, local_stage: Stage) -> None:
     now = local_stage.store.now  # type: ignore[attr-defined]
     store = LocalStore(tmp_path / "other", "http://x", now, reserve_bytes=10**18)
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFull, match=rf"{10**18} bytes stay free \(DISPATCHER_ARTIFACT_RESERVE_BYTES\)"):
         store.write(KEY, len(DATA), [DATA])
     assert "no upload is accepted" in store.check()
 
@@ -172,7 +172,7 @@ def test_uploads_at_once_leave_that_room_free(
     first, second = bytes(60), bytes([1]) * 60
     with store.receive(key_of(first), 60) as one, store.receive(key_of(second), 60) as other:
         one.add(first)
-        with pytest.raises(StoreFull):
+        with pytest.raises(StoreFull, match=r"1000 bytes stay free \(DISPATCHER_ARTIFACT_RESERVE_BYTES\)"):
             other.add(second)
         one.finish()
     assert files(store) == [f"a/7/{key_of(first).sha256[:2]}/{key_of(first).sha256}"]
