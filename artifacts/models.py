@@ -16,7 +16,8 @@ class Artifact(models.Model):
     the store. content_type: as declared, else as recognised from the first bytes. name: of the file, as the
     client calls it. made_by_job, made_by_attempt, made_by_epoch: of the run that made it; made_by_key: name
     of the client that uploaded it. upload: id of an upload in parts. expires_at: when it may be removed if
-    nothing uses it. tombstoned_at: since when the removal is announced; a use clears it.
+    nothing uses it. put_until: when the last URL expires that was signed to put its object; None: unknown,
+    it was made by an earlier version. tombstoned_at: since when the removal is announced; a use clears it.
     """
 
     class State(models.TextChoices):
@@ -39,6 +40,7 @@ class Artifact(models.Model):
     created_at = models.DateTimeField()
     stored_at = models.DateTimeField(null=True, blank=True, default=None)
     expires_at = models.DateTimeField()
+    put_until = models.DateTimeField(null=True, blank=True, default=None)
     tombstoned_at = models.DateTimeField(null=True, blank=True, default=None)
     removed_at = models.DateTimeField(null=True, blank=True, default=None)
 

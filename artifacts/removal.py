@@ -26,7 +26,8 @@ from artifacts.errors import InUse
 from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, ArtifactUse, RunUpload
 from artifacts.reservations import OPEN_TIME
-from artifacts.store.contract import Store, StoredObject, StoreError
+from artifacts.store.contract import MAX_SIGNED_SECONDS, Store, StoredObject, StoreError
+from artifacts.uploads import put_until
 from foundation.ids import new_id
 
 State = Artifact.State
@@ -212,8 +213,9 @@ def erase_outputs(attempt_ids: Sequence[str], now: datetime) -> list[str]:
             bytes=one.bytes,
             state=State.GONE,
             created_at=one.created_at,
-            stored_at=now,  # a signed PUT of it may still be valid
+            stored_at=now,
             expires_at=now,
+            put_until=put_until(now),
             tombstoned_at=_claim(now),
         )
         for key, one in mine.items()
@@ -302,17 +304,12 @@ def _remove_object(row: Artifact, store: Store, now: datetime) -> None:
 
 
 def _end_object(row: Artifact, store: Store, now: datetime) -> None:
-    if now < _last_signed_put(row) + _PUT_MARGIN:
+    # of a row of an earlier version it is known that no URL lived longer
+    until = row.put_until or (row.stored_at or row.expires_at) + timedelta(seconds=MAX_SIGNED_SECONDS)
+    if now < until + _PUT_MARGIN:
         store.block(row.key)
     else:
         store.remove(row.key)
-
-
-def _last_signed_put(row: Artifact) -> datetime:
-    """Return when the last URL to put the object expires: none is signed while the store has it."""
-    limits = settings.DISPATCHER
-    promised = row.expires_at - timedelta(seconds=limits.artifact_promise_seconds)
-    return (row.stored_at or promised) + timedelta(seconds=limits.artifact_url_seconds)
 
 
 def _locked(ids: Sequence[str]) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +29,7 @@ from artifacts.models import Artifact, RunUpload
 from artifacts.quota import check_quota, lock_tenant, used_bytes
 from artifacts.reservations import OPEN_TIME, reserved
 from artifacts.store.contract import (
+    MAX_SIGNED_SECONDS,
     NoSuchObject,
     SignedRequest,
     Store,
@@ -43,6 +45,8 @@ from foundation.ids import new_id
 State = Artifact.State
 SNIFFED_BYTES = 8192
 UNKNOWN_TYPE = "application/octet-stream"
+_AT_ONCE = 8
+"""Questions to the store at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,9 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
         store.abandon_parts(row.key, left_upload)
     found = find_expected(store, row.key) if row.state == State.STORED else store.find(row.key)
     if row.state == State.STORED and found is None:  # somebody removed the object from the store
-        Artifact.objects.filter(pk=row.pk, state=State.STORED).update(state=State.PROMISED, stored_at=None)
+        Artifact.objects.filter(pk=row.pk, state=State.STORED).update(
+            state=State.PROMISED, stored_at=None, put_until=put_until(now)
+        )
         row.state = State.PROMISED
     if found is not None and (is_blocked(found) or (row.created_at == now and _was_erased(row, now))):
         store.remove(row.key)
@@ -169,6 +175,7 @@ def _row_for(wanted: Wanted, now: datetime) -> tuple[Artifact, str]:
             made_by_key=wanted.made_by_key,
             created_at=now,
             expires_at=expires_at,
+            put_until=put_until(now),
         )
         fresh.save(force_insert=row is None)
         return fresh, "" if row is None else row.upload
@@ -183,8 +190,15 @@ def _renewed(row: Artifact, now: datetime, unused_seconds: float | None) -> Arti
     promised = timedelta(seconds=limits.artifact_promise_seconds)
     row.expires_at = max(row.expires_at, now + (stored if row.state == State.STORED else promised))
     row.tombstoned_at = None
-    row.save(update_fields=["expires_at", "tombstoned_at"])
+    if row.state == State.PROMISED and row.put_until is not None:
+        row.put_until = max(row.put_until, put_until(now))
+    row.save(update_fields=["expires_at", "put_until", "tombstoned_at"])
     return row
+
+
+def put_until(now: datetime) -> datetime:
+    """Return when a URL expires that is signed now to put an object."""
+    return now + timedelta(seconds=min(settings.DISPATCHER.artifact_url_seconds, MAX_SIGNED_SECONDS))
 
 
 def _check_quota(wanted: Wanted, now: datetime, *, replaces: Artifact | None) -> None:
@@ -207,14 +221,18 @@ def _check_quota(wanted: Wanted, now: datetime, *, replaces: Artifact | None) ->
 # -- confirming -------------------------------------------------------------------------------
 
 
-def confirm(rows: Sequence[Artifact], store: Store, now: datetime) -> None:
-    """Ask the store once for promised artifacts; those that it has become `stored`, also in these rows. An
-    upload in parts needs `complete`."""
-    for row in rows:
-        if row.state == State.PROMISED:
-            found = store.find(row.key)
-            if found is not None:
-                _confirm(row, found, store, now)
+def confirm(rows: Iterable[Artifact], store: Store, now: datetime) -> None:
+    """Ask the store once for each promised artifact, for several at the same time; those that it has become
+    `stored`, also in these rows. An upload in parts needs `complete`."""
+    asking = [row for row in rows if row.state == State.PROMISED and not row.upload]
+    if len(asking) < 2:
+        there = [store.find(row.key) for row in asking]
+    else:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(asking))) as threads:
+            there = list(threads.map(lambda row: store.find(row.key), asking))
+    for row, found in zip(asking, there, strict=True):
+        if found is not None:
+            _confirm(row, found, store, now)
 
 
 def _confirm(row: Artifact, found: StoredObject, store: Store, now: datetime) -> bool:

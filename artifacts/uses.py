@@ -7,7 +7,6 @@ The row lock is the one thing between a use and a removal: `lock_for_use` takes 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -23,8 +22,6 @@ from foundation.database.row_codec import new_row
 State = Artifact.State
 _AMONG = 500
 """Ids of one query."""
-_AT_ONCE = 8
-"""Questions to the store at once."""
 
 MISSING, NOT_UPLOADED, GONE = "missing", "not uploaded", "gone"
 
@@ -37,25 +34,13 @@ def find_unusable(
     found: dict[str, Artifact] = {}
     for ids in _some(artifact_ids, _AMONG):
         found |= Artifact.objects.filter(tenant_id=tenant_id).in_bulk(ids)
-    promised = [row for row in found.values() if row.state == State.PROMISED]
-    _confirm_all(promised, store, now)
+    confirm(found.values(), store, now)
     reasons = {State.PROMISED: NOT_UPLOADED, State.GONE: GONE}
     return {
         one: MISSING if one not in found else reasons[State(found[one].state)]
         for one in artifact_ids
         if one not in found or found[one].state != State.STORED
     }
-
-
-def _confirm_all(rows: Sequence[Artifact], store: Store, now: datetime) -> None:
-    """Confirm promised artifacts; many ask the store at the same time."""
-    if len(rows) < 2:
-        confirm(rows, store, now)
-        return
-    asking = [row for row in rows if not row.upload]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(asking) or 1)) as threads:
-        there = list(threads.map(lambda row: store.find(row.key) is not None, asking))
-    confirm([row for row, is_there in zip(asking, there, strict=True) if is_there], store, now)
 
 
 def lock_for_use(artifact_ids: Iterable[str]) -> set[str]:

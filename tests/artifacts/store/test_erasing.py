@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -95,9 +96,26 @@ def test_a_put_that_was_signed_before_does_not_bring_the_bytes_back(stage: Stage
     assert not has_bytes(stage, get)
 
 
+def test_a_put_stays_refused_after_the_life_of_urls_was_shortened(stage: Stage, settings: Any) -> None:
+    """A row knows how long its URL lives; of one of an earlier version the longest life is assumed."""
+    before = settings.DISPATCHER
+    for of_earlier_version in (False, True):
+        settings.DISPATCHER = replace(before, artifact_url_seconds=7200.0)
+        now = datetime.now(UTC)
+        put = promise(Wanted(7, SHA, len(DATA)), stage.store, now).upload
+        assert put is not None
+        row = stored(stage)
+        settings.DISPATCHER = replace(before, artifact_url_seconds=1.0)
+        if of_earlier_version:
+            Artifact.objects.filter(pk=row.pk).update(put_until=None)
+        erased = erase_unused([row.pk], now)
+        remove_erased(erased, stage.store, now + timedelta(hours=2))
+        assert stage.send(put, DATA).status_code == 412
+
+
 def test_an_old_artifact_leaves_nothing(stage: Stage) -> None:
     row = stored(stage)
-    Artifact.objects.filter(pk=row.pk).update(stored_at=datetime.now(UTC) - timedelta(hours=2))
+    Artifact.objects.filter(pk=row.pk).update(put_until=datetime.now(UTC) - timedelta(hours=1))
     remove_now(row.pk, stage.store, datetime.now(UTC))
     assert list(stage.store.objects()) == []
 

@@ -426,7 +426,11 @@ def test_the_store_is_asked_once(
 ) -> None:
     ids = [upload(acme, store, str(number).encode()) for number in range(3)]
     payload = {"images": [{"$artifact": one} for one in ids]}
-    assert submit(acme, payload).status_code == 202
+    asked, find = [], LocalStore.find
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "find", lambda self, key: asked.append(key) or find(self, key))
+        assert submit(acme, payload).status_code == 202
+    assert len(asked) == len(set(asked)) == 3
     monkeypatch.setattr(LocalStore, "find", lambda *_: {}["asked again"])
     assert submit(acme, payload).status_code == 202
 

@@ -63,7 +63,7 @@ def make_artifact(ports: Ports, data: bytes, *, expires_in: float = -1.0, **valu
         bytes=len(data),
         created_at=now,
         expires_at=now + timedelta(seconds=expires_in),
-        **{"state": "stored", **values},
+        **{"state": "stored", "put_until": now - timedelta(hours=1), **values},
     )
     ports.artifact_store.write(row.key, len(data), [data])
     return row
