@@ -58,7 +58,8 @@ class HashedFile:
 
 
 def clean_name(name: str) -> str:
-    """Return a name as a label that every database can store."""
+    """Return a name as a label that every database can store: without surrogates, which stand for bytes of
+    a file's name that are no UTF-8."""
     return "".join(one for one in name if one.isprintable())[:MAX_NAME]
 
 

@@ -120,7 +120,8 @@ class Files:
             "bytes": file.bytes,
             "sha256": file.sha256,
             "content_type": content_type,
-            "name": path.name if name is None else name,
+            # bytes that are no UTF-8 can't be in JSON
+            "name": (path.name.encode(errors="ignore").decode() or None) if name is None else name,
             "parts": file.bytes > PARTS_ABOVE_BYTES,
         }
         for attempt in range(1, _TRIES + 1):

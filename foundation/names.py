@@ -15,6 +15,9 @@ else:
     _Text = models.CharField  # generic only for the type checker
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MEDIA_TYPE_PATTERN = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[A-Za-z0-9-]+=[A-Za-z0-9_.+-]+)?$"
+MEDIA_TYPE_CHARS = 127
+"""The longest media type that is stored."""
 
 
 class NameValidator(RegexValidator):

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from dispatcher_project.settings.dispatcher import split_address
-from foundation.names import NAME_PATTERN
+from foundation.names import MEDIA_TYPE_CHARS, MEDIA_TYPE_PATTERN, NAME_PATTERN
 
 HIDDEN_OPTIONS = {
     *("--version", "--verbosity", "--settings", "--pythonpath"),
@@ -29,6 +29,16 @@ def name(text: str) -> str:
     """A server's, model's, pool's or queue's name. Raises ArgumentTypeError."""
     if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
+    return text
+
+
+def media_type(text: str) -> str:
+    """A media type, as clients may declare it. Raises ArgumentTypeError."""
+    if len(text) > MEDIA_TYPE_CHARS or not re.fullmatch(MEDIA_TYPE_PATTERN, text):
+        raise argparse.ArgumentTypeError(
+            f"{text[:MEDIA_TYPE_CHARS]!r} is not a media type of up to {MEDIA_TYPE_CHARS} characters, such "
+            "as image/png"
+        )
     return text
 
 

@@ -22,6 +22,7 @@ from foundation.http_api.json_body import (
 )
 from foundation.http_api.openapi import reference
 from foundation.http_api.problems import MAX_ERRORS
+from foundation.names import MEDIA_TYPE_CHARS, MEDIA_TYPE_PATTERN
 from gpus.protocol import BANDS
 from jobs.domain.access import Scope
 from jobs.domain.states import JobState
@@ -34,7 +35,6 @@ from jobs.submission.request import BatchItem, Submit
 Text = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]+$")]
 """The same rules as `text_parameter`."""
 FINGERPRINT = "^[0-9a-f]{16}$"
-MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[A-Za-z0-9-]+=[A-Za-z0-9_.+-]+)?$"
 _DryRun = Annotated[bool, about("Only count the matching jobs.")]
 
 
@@ -64,7 +64,7 @@ class NewRunArtifact(Body):
     bytes: Annotated[int, Whole(0, 2**53 - 1), about("Exact length.")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$"), about("SHA-256 of the bytes, hexadecimal.")]
     content_type: Annotated[
-        Annotated[str, Field(max_length=127, pattern=MEDIA_TYPE)] | None,
+        Annotated[str, Field(max_length=MEDIA_TYPE_CHARS, pattern=MEDIA_TYPE_PATTERN)] | None,
         about("Media type; where it is missing, it is recognised from the first bytes."),
     ] = None
     name: Annotated[

@@ -10,13 +10,14 @@ from django.core.management.base import CommandError, CommandParser
 
 import jobs.ports
 from artifacts.errors import ArtifactRefused
+from artifacts.keep import clean_name
 from artifacts.models import Artifact
 from artifacts.refs import ref
 from artifacts.removal import remove_now
 from artifacts.store.contract import CHUNK_BYTES, StoreError
 from artifacts.store.s3 import NoBoto
 from artifacts.uploads import Wanted, complete, confirm, promise
-from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.arguments import media_type, positive
 from dispatcher_project.cli.command import TerminalCommand, as_json, tenant_named
 from dispatcher_project.cli.screen import age, plain, table
 from foundation.program import command_line
@@ -46,7 +47,7 @@ class Command(TerminalCommand):
         )
         states = [state.value for state in Artifact.State]
         parser.add_argument("--state", choices=states, help="list only these")
-        parser.add_argument("--content-type", default="", help="of the file to put; default: recognised")
+        parser.add_argument("--content-type", type=media_type, help="of the file to put; default: recognised")
         parser.add_argument("--limit", type=positive, default=20, help="rows of list (default 20)")
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -57,7 +58,7 @@ class Command(TerminalCommand):
         except (ArtifactRefused, Refused, StoreError, NoBoto) as error:
             raise CommandError(str(error)) from None
         except OSError as error:
-            raise CommandError(f"{error.filename or 'the file'}: {error.strerror}") from None
+            raise CommandError(plain(f"{error.filename or 'the file'}: {error.strerror}")) from None
         return None
 
     def _list(self, options: dict[str, Any], ports: Ports) -> None:
@@ -106,8 +107,8 @@ class Command(TerminalCommand):
             tenant.pk,
             digest.hexdigest(),
             size,
-            content_type=options["content_type"],
-            name=path.name,
+            content_type=options["content_type"] or "",
+            name=clean_name(path.name),
             made_by_key="cli",
         )
         store, now = ports.artifact_store, ports.clock.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_a_file_is_put_listed_fetched_and_removed(terminal: Terminal, film: Path
     assert again.said == f"artifact {artifact_id} was removed"
 
 
+@pytest.mark.database
+def test_a_file_whose_name_is_no_text_is_put(terminal: Terminal, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff\xe4.bin")
+    path.write_bytes(b"a film")
+    run = terminal("artifacts", "put", str(path), "--tenant", "acme", "--content-type", "video/mp4")
+    assert (run.status, "··.bin, 6 bytes" in run.said) == (0, True), run.said
+    row = Artifact.objects.get()
+    assert (row.name, row.content_type) == (".bin", "video/mp4")
+    terminal("artifacts", "get", row.pk, str(path))
+    assert "··.bin" in terminal("artifacts", "put", f"{path}.none").said
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -70,6 +83,13 @@ def test_a_file_is_put_listed_fetched_and_removed(terminal: Terminal, film: Path
 def test_wrong_arguments_are_one_line(terminal: Terminal, arguments: list[str], says: str) -> None:
     run = terminal("artifacts", *arguments)
     assert (run.status, says in run.said) == (2, True), run.said
+
+
+@pytest.mark.parametrize("wrong", ["png", "a/" + "b" * 126, "a/b\n", "image/*x y"])
+def test_a_wrong_content_type_is_refused(terminal: Terminal, film: Path, wrong: str) -> None:
+    run = terminal("artifacts", "put", str(film), "--tenant", "acme", "--content-type", wrong)
+    assert (run.status != 0, "is not a media type of up to 127 characters" in run.said) == (True, True)
+    assert not Artifact.objects.exists()
 
 
 def test_an_artifact_in_use_is_not_removed(terminal: Terminal, film: Path) -> None:
