@@ -129,10 +129,9 @@ def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
             answers = ", without the waits for answers" if ends["answers"] else ""
             text = f"ends in {least}{age(ends['seconds'])}{answers}"
             lines.append(line(text + (f"; {unknown}" if unknown else ""), wraps=True))
-    partial = " of its first jobs" if why["cost"]["is_partial"] else ""
     page = run_json(run, operator())["urls"]["page"]
     shown = f"  page {public_url(page)}" if page else ""
-    lines.append(line(f"cost {why['cost']['gpu_seconds']:.1f} GPU-seconds{partial}{shown}", wraps=True))
+    lines.append(line(f"cost {why['cost']['gpu_seconds']:.1f} GPU-seconds{shown}", wraps=True))
     return lines
 
 

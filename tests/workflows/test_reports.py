@@ -13,8 +13,7 @@ from jobs.operations.tenants import create_key
 from tests.workflows.theatre import Theatre, model
 from workflows import operations
 from workflows.domain.states import NodeState
-from workflows.models import Run
-from workflows.reports import cost as costs
+from workflows.models import Node, Run
 from workflows.reports.cost import cost_of
 from workflows.reports.explain import RunReason, explain_run
 from workflows.reports.forecast import forecast, longest_path
@@ -88,16 +87,38 @@ def test_the_forecast_is_the_longest_path_over_what_is_left(theatre: Theatre) ->
 
 
 @pytest.mark.database
-def test_a_run_costs_what_the_attempts_of_its_jobs_took(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": model(), "all": {**model(), "map": {"count": 3}}}}))
+def test_a_run_costs_what_the_attempts_of_its_jobs_and_sub_runs_took(theatre: Theatre) -> None:
+    theatre.put("low", {"nodes": {"x": model(), "y": {**model(), "map": {"count": 2}}}})
+    theatre.put("child", {"nodes": {"z": model(), "low": {"workflow": "low", "map": {"count": 2}}}})
+    run = theatre.start(
+        {
+            "nodes": {
+                "a": model(),
+                "all": {**model(), "map": {"count": 3}},
+                "sub": {"workflow": "child"},
+            }
+        }
+    )
+    other = theatre.start({"nodes": {"a": model()}})
+    theatre.to_end(run)
+    theatre.to_end(other)
     Attempt.objects.update(gpu_seconds=2.0)
     found = cost_of(run)
-    assert (dict(found.by_node), found.total, found.is_partial) == ({"a": 2.0, "all": 6.0}, 8.0, False)
-    monkeypatch.setattr(costs, "MAX_JOBS", 2)
-    found = cost_of(run)
-    assert (found.total, found.is_partial) == (4.0, True)
+    assert dict(found.by_node) == {"a": 2.0, "all": 6.0, "sub": 14.0}, "a job of child, three of each low"
+    assert found.total == 22.0
+    below = Run.objects.get(parent_node__run=run)
+    assert dict(cost_of(below).by_node) == {"z": 2.0, "low": 12.0}
+    operations.restart_run(run.id, keys=["a"], ports=theatre.ports)
+    theatre.to_end(run)
+    Attempt.objects.update(gpu_seconds=2.0)
+    assert cost_of(run).by_node["a"] == 4.0, "of both rounds"
+
+
+def test_attempts_that_have_not_ended_cost_nothing_yet(theatre: Theatre) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": model(), "b": model()}}))
+    Attempt.objects.filter(job_id=Node.objects.get(run=run, key="a").job_id).update(gpu_seconds=None)
+    assert set(cost_of(run).by_node) == {"b"}
+    assert cost_of(theatre.start({"nodes": {"a": model()}})).total == 0
 
 
 def test_the_api_explains_a_run(theatre: Theatre, client: Any) -> None:
@@ -111,7 +132,7 @@ def test_the_api_explains_a_run(theatre: Theatre, client: Any) -> None:
         "code": "answer", "message": "", "node": "ask", "job_id": None, "child_run_id": None, "until": None,
         "reasons": [],
     }  # fmt: skip
-    assert body["cost"] == {"gpu_seconds": 0, "nodes": {}, "is_partial": False}
+    assert body["cost"] == {"gpu_seconds": 0, "nodes": {}}
     assert body["ends_in"]["answers"] == ["ask"]
 
 

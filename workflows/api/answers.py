@@ -180,11 +180,13 @@ class EndsIn(TypedDict):
 
 
 class RunCost(TypedDict):
-    """GPU-seconds of the ended attempts of all rounds, without sub-runs."""
+    """GPU-seconds of the ended attempts of all rounds."""
 
     gpu_seconds: float
-    nodes: Annotated[dict[str, float], about("By node; a map's children are added up.")]
-    is_partial: Annotated[bool, about("The run has too many jobs, and only the first ones count.")]
+    nodes: Annotated[
+        dict[str, float],
+        about("By node: a map's children are added up, and a node's sub-runs of all levels."),
+    ]
 
 
 class RunExplanation(TypedDict):

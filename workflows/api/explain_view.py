@@ -53,9 +53,5 @@ def explanation_json(run: Run, ports: Ports) -> dict[str, Any]:
         "status": run.state,
         "reasons": reasons,
         "ends_in": None if ends is None else asdict(ends),
-        "cost": {
-            "gpu_seconds": cost.total,
-            "nodes": dict(cost.by_node),
-            "is_partial": cost.is_partial,
-        },
+        "cost": {"gpu_seconds": cost.total, "nodes": dict(cost.by_node)},
     }
