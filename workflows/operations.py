@@ -519,10 +519,19 @@ SIGNAL_BATCH = 500
 """Waits that one transaction of a signal ends."""
 
 
-def send_signal(tenant_id: int, name: str, body: Any, *, ports: Ports, run_id: str | None = None) -> int:
+def send_signal(
+    tenant_id: int,
+    name: str,
+    body: Any,
+    *,
+    ports: Ports,
+    run_id: str | None = None,
+    by: str | None = None,
+) -> int:
     """Give a signal to all waits of the tenant's runs for it, or of one run; return how many there were.
 
-    Waits whose schema the body does not match are left. Raises AnswerInvalid if that is all of them.
+    Waits whose schema the body does not match are left. by: the operator, for the audit. Raises
+    AnswerInvalid if that is all of them.
     """
     waits = Wait.objects.select_related("node").filter(
         kind=NodeKind.SIGNAL.value, signal=name, answered_at=None, node__run__tenant_id=tenant_id
@@ -537,6 +546,9 @@ def send_signal(tenant_id: int, name: str, body: Any, *, ports: Ports, run_id: s
             refusal = error
             continue
         matching.append(wait)
+    if matching:  # before its batches, of which each is a transaction
+        target = f"run:{run_id}" if run_id is not None else f"signal:{name}"
+        record(by, "send_signal", target, tenant=tenant_id, signal=name, waits=len(matching))
     taken = 0
     for first in range(0, len(matching), SIGNAL_BATCH):
         batch = matching[first : first + SIGNAL_BATCH]

@@ -15,7 +15,7 @@ from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminTextareaWidget,
@@ -190,8 +190,10 @@ class AddModelServer(LiveAdmin):
     """Mixin of `admin_ui.pages.servers.ServerPages`: the page *Add a model server*."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.add_model_server)
-        return [path("register/", view, name="gpus_server_register"), *super().get_urls()]
+        return [
+            *self.routes(("register/", self.add_model_server, "gpus_server_register")),
+            *super().get_urls(),
+        ]
 
     def add_model_server(self, request: HttpRequest) -> HttpResponse:
         """GET: the form for an address. POST: with `inspection`, register its proposal; else look."""

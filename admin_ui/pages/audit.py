@@ -11,7 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import NoReverseMatch, URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter, RelatedDropdownFilter
@@ -122,8 +122,10 @@ class VersionPages(ReadOnlyAdmin):
     readonly_fields = ("changes", "revert_changes", "fields_json")
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.of_model)
-        return [path("of/<str:model>/", view, name="gpus_configversion_of"), *super().get_urls()]
+        return [
+            *self.routes(("of/<str:model>/", self.of_model, "gpus_configversion_of")),
+            *super().get_urls(),
+        ]
 
     def of_model(self, request: HttpRequest, model: str) -> HttpResponse:
         """The latest versions as a fragment of the model's own page."""

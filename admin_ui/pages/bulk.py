@@ -14,7 +14,7 @@ from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
 
 from admin_ui.actions.job_actions import JobActions
@@ -204,12 +204,11 @@ class BulkPage(JobActions, HistoryAdmin):
     """Mixin of the jobs' admin: the page of bulk actions."""
 
     def get_urls(self) -> list[URLPattern]:
-        ours = (
+        views = self.routes(
             ("bulk/", self.bulk, "jobs_job_bulk"),
             ("bulk/step/", self.bulk_step, "jobs_job_bulk_step"),
             ("retried/", self.retried, "jobs_job_retried"),
         )
-        views = [path(route, self.admin_site.admin_view(view), name=name) for route, view, name in ours]
         return [*views, *super().get_urls()]
 
     def bulk(self, request: HttpRequest) -> HttpResponse:

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
@@ -54,8 +54,7 @@ class SamplePage(HistoryAdmin):
     """Mixin of the callbacks' admin: the page that sends a test callback."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.sample)
-        return [path("test/", view, name="jobs_callback_sample"), *super().get_urls()]
+        return [*self.routes(("test/", self.sample, "jobs_callback_sample")), *super().get_urls()]
 
     def has_operate_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return bool(request.user.has_perm("jobs.change_callback"))
@@ -126,8 +125,10 @@ class CallbackPages(SamplePage):
     readonly_fields = ("state_label", "job_page", "body_json")
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.deliveries)
-        return [path("deliveries/", view, name="jobs_callback_deliveries"), *super().get_urls()]
+        return [
+            *self.routes(("deliveries/", self.deliveries, "jobs_callback_deliveries")),
+            *super().get_urls(),
+        ]
 
     def deliveries(self, request: HttpRequest) -> HttpResponse:
         """The summary at the top of the list, as a fragment."""

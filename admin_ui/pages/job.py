@@ -15,13 +15,14 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils import timezone
 
 from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
 from admin_ui.pages.job_log import job_log
 from admin_ui.pages.job_timeline import Timeline, timeline
-from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
+from admin_ui.parts.base_pages import sees_payloads
+from admin_ui.parts.row_page import RowPage
 from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_line_json, show_json
 from artifacts.refs import BadRef, TooManyRefs, find_refs
 from gpus.models import ModelConfig
@@ -204,52 +205,37 @@ def why(job: Job) -> Explanation | None:
     return explain_job(job, ports.production_ports())
 
 
-class JobDetail(HistoryAdmin):
-    """Mixin of the jobs' admin: the job's page, in place of Django's change form."""
+class JobDetail(RowPage):
+    """Mixin of the jobs' admin: the job's page."""
+
+    row_template = "admin_ui/job/page.html"
 
     def get_urls(self) -> list[URLPattern]:
-        ours = (
+        views = self.routes(
             ("<str:job_id>/live/", self.live, "jobs_job_live"),
             ("<str:job_id>/raw/<str:name>/", self.raw, "jobs_job_raw"),
             ("<str:job_id>/media/<str:name>/<int:place>/", self.media_of, "jobs_job_media"),
         )
-        views = [path(route, self.admin_site.admin_view(view), name=name) for route, view, name in ours]
         return [*views, *super().get_urls()]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        self._require_view(request)
-        if request.method not in ("GET", "HEAD"):
-            raise PermissionDenied  # only services change a job
-        job = self._find(object_id)
-        if job is None:
-            gone: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-            return gone
-        context = {
-            **self.admin_site.each_context(request),
-            **self._page(request, job),
-            "title": f"Job {job.id}",
-            "opts": self.opts,
-            "original": job,
-        }
-        return TemplateResponse(request, "admin_ui/job/page.html", context)
+    def find_row(self, row_id: str, *deferred: str) -> Job | None:
+        return Job.objects.select_related("tenant").defer(*deferred).filter(id=row_id).first()
 
     def live(self, request: HttpRequest, job_id: str) -> HttpResponse:
         """The live part as a fragment; with the rest of the page if the job has events after `?seq=`."""
-        self._require_view(request)
-        job = self._job(job_id, *_LARGE_FIELDS)
+        self.require_view(request)
+        job = self.row_or_404(job_id, *_LARGE_FIELDS)
         context = self._course(request, job)
         templates = ["admin_ui/job/live.html"]
         if request.GET.get("seq") != str(job.event_seq):
-            context = {**self._page(request, self._job(job_id)), "swapped": True}
+            context = {**self.page_context(request, self.row_or_404(job_id)), "swapped": True}
             templates = ["admin_ui/job/live_and_detail.html"]
         return TemplateResponse(request, templates, context)
 
     def raw(self, request: HttpRequest, job_id: str, name: str) -> HttpResponse:
         """A JSON download. name: payload, result, metadata, or job for the whole job."""
-        self._require_view(request)
-        job, may_see = self._job(job_id), sees_payloads(request)
+        self.require_view(request)
+        job, may_see = self.row_or_404(job_id), sees_payloads(request)
         if name in ("payload", "result") and not may_see:
             raise PermissionDenied
         known = {"payload": job.payload, "result": job.result, "metadata": job.metadata}
@@ -273,10 +259,10 @@ class JobDetail(HistoryAdmin):
 
     def media_of(self, request: HttpRequest, job_id: str, name: str, place: int) -> HttpResponse:
         """An embedded file, with its own content type; types that a browser might run come as a download."""
-        self._require_view(request)
+        self.require_view(request)
         if not sees_payloads(request):
             raise PermissionDenied
-        job = self._job(job_id, *(field for field in _LARGE_FIELDS if field != name))
+        job = self.row_or_404(job_id, *(field for field in _LARGE_FIELDS if field != name))
         media = embedded(job, name, place, host=request.get_host())
         if media is None:
             raise Http404
@@ -308,7 +294,7 @@ class JobDetail(HistoryAdmin):
             "reruns": list(Job.objects.filter(rerun_of=job.id).values_list("id", flat=True)[:RERUNS_LISTED]),
         }
 
-    def _page(self, request: HttpRequest, job: Job) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         context, may_see = self._course(request, job), sees_payloads(request)
         return context | {
             "values": values(job, host=request.get_host()) if may_see else [],
@@ -319,16 +305,3 @@ class JobDetail(HistoryAdmin):
             "callbacks": callbacks(job),
             "raw": show_json(api_json(job, with_output=may_see)),
         }
-
-    def _find(self, job_id: str, *deferred: str) -> Job | None:
-        return Job.objects.select_related("tenant").defer(*deferred).filter(id=job_id).first()
-
-    def _job(self, job_id: str, *deferred: str) -> Job:
-        job = self._find(job_id, *deferred)
-        if job is None:
-            raise Http404
-        return job
-
-    def _require_view(self, request: HttpRequest) -> None:
-        if not self.has_view_permission(request):
-            raise PermissionDenied

@@ -12,7 +12,7 @@ from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter, RangeDateTimeFilter
 
@@ -190,8 +190,7 @@ class DeadLetterPages(JobRows):
         return letters
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.groups)
-        return [path("groups/", view, name="admin_ui_deadletter_groups"), *super().get_urls()]
+        return [*self.routes(("groups/", self.groups, "admin_ui_deadletter_groups")), *super().get_urls()]
 
     def groups(self, request: HttpRequest) -> HttpResponse:
         """The groups by kind of failure above the list, as a fragment. `?model=` limits them to a model."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from typing import Any
 
 from django import forms
@@ -12,32 +11,29 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from unfold.widgets import (
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-)
+from django.urls import URLPattern, reverse
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from admin_ui.actions.job_actions import JobActions
 from admin_ui.actions.operations import actor
 from admin_ui.parts.base_pages import HistoryAdmin
+from admin_ui.parts.submit_form import SubmitForm, error_text, errors_of, new_key
 from foundation.http_api.json_body import read_json
-from foundation.http_api.problems import FieldError, Problem
-from foundation.http_client import MAX_URL_LENGTH
+from foundation.http_api.problems import Problem
 from gpus.models import ModelConfig
 from jobs import ports
 from jobs.domain.errors import Refused
 from jobs.models import Job
-from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.operations.rerun import find_with_payload, rerun_job
 
 MAX_EDITED_BYTES = 256 * 1024
 """A longer payload is not put into the page; the API and the command line take it."""
 
 
-class RerunForm(forms.Form):
-    """payload: JSON. key: makes a second click harmless."""
+class RerunForm(SubmitForm):
+    """payload: JSON."""
+
+    field_order = ("payload",)
 
     payload = forms.CharField(
         required=False,
@@ -45,17 +41,6 @@ class RerunForm(forms.Form):
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 16, "spellcheck": "false", "class": "mono"}),
         help_text="A JSON object, checked against the model's schema.",
     )
-    priority = forms.IntegerField(
-        min_value=FIRST_PRIORITY, max_value=LAST_PRIORITY, widget=UnfoldAdminIntegerFieldWidget
-    )
-    tags = forms.CharField(required=False, widget=UnfoldAdminTextInputWidget, help_text="With commas.")
-    callback_url = forms.CharField(
-        required=False,
-        label="Callback URL",
-        max_length=MAX_URL_LENGTH,
-        widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "url"}),
-    )
-    key = forms.CharField(widget=forms.HiddenInput, max_length=64)
 
     def __init__(self, *args: Any, is_short: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,32 +51,7 @@ class RerunForm(forms.Form):
         try:
             return read_json(self.cleaned_data["payload"].encode())
         except Problem as problem:
-            raise forms.ValidationError([_text(one) for one in problem.errors] or problem.detail) from None
-
-    def clean_tags(self) -> list[str]:
-        return [tag.strip() for tag in self.cleaned_data["tags"].split(",") if tag.strip()]
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The changes of a valid form, as the API takes them."""
-        given = {name: value for name, value in self.cleaned_data.items() if name != "key"}
-        return {**given, "tags": given["tags"] or None, "callback_url": given["callback_url"] or None}
-
-    def add_refusal(self, refusal: Problem | Refused) -> None:
-        """Show each error at its field."""
-        if isinstance(refusal, Refused):
-            errors = [FieldError(refusal.pointer or "", refusal.code, str(refusal))]
-        else:
-            errors = list(refusal.errors) or [FieldError("", refusal.code, refusal.detail)]
-        for error in errors:
-            name = error.pointer.split("/")[1] if error.pointer.startswith("/") else ""
-            self.add_error(name if name in self.fields else None, _text(error))
-
-
-def _text(error: FieldError) -> str:
-    """The error with its place in the payload."""
-    inside = error.pointer.removeprefix("/payload")
-    return f"{inside}: {error.detail}" if inside.startswith("/") else error.detail
+            raise forms.ValidationError([error_text(one, "") for one in errors_of(problem)]) from None
 
 
 def _initial(job: Job, payload: str) -> dict[str, Any]:
@@ -100,7 +60,7 @@ def _initial(job: Job, payload: str) -> dict[str, Any]:
         "priority": job.priority,
         "tags": ", ".join(job.tags),
         "callback_url": job.callback_url,
-        "key": f"admin-{uuid.uuid4().hex}",
+        "key": new_key(),
     }
 
 
@@ -108,8 +68,7 @@ class RerunPage(JobActions, HistoryAdmin):
     """Mixin of the jobs' admin."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.rerun)
-        return [path("<str:job_id>/rerun/", view, name="jobs_job_rerun"), *super().get_urls()]
+        return [*self.routes(("<str:job_id>/rerun/", self.rerun, "jobs_job_rerun")), *super().get_urls()]
 
     def rerun(self, request: HttpRequest, job_id: str) -> HttpResponse:
         """GET: the form with the earlier values. POST: submit the new job and go to its page."""
@@ -125,7 +84,7 @@ class RerunPage(JobActions, HistoryAdmin):
             try:
                 submitted = rerun_job(
                     job,
-                    form.changes,
+                    form.options,
                     ports=ports.production_ports(),
                     idempotency_key=form.cleaned_data["key"],
                     by=actor(request),

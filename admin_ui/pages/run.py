@@ -11,30 +11,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import Prefetch
-from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils import timezone
 
-from admin_ui.actions.operations import actor
-from admin_ui.pages.run_waits import AnswerUnreadable, questions_of, read_answer
-from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
+from admin_ui.pages.run_waits import WaitForms, questions_of, signals_of
+from admin_ui.parts.base_pages import sees_payloads
 from admin_ui.parts.viewer import Shown, show_json
-from gpus.registry.audit import record
 from jobs import ports
-from jobs.domain.errors import Refused
 from jobs.models import Callback, CallbackTry
-from workflows import operations
-from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.event_stream import shown_run_event
 from workflows.execution.callbacks import callbacks_of
 from workflows.execution.long_outputs import shown_output
-from workflows.models import Node, Run, RunEvent, Wait
+from workflows.models import Node, Run, RunEvent
 from workflows.reports.cost import Cost, cost_of
 from workflows.reports.explain import RunReason, explain_run
 from workflows.reports.forecast import Forecast, forecast
@@ -139,82 +131,30 @@ def callbacks(run: Run) -> list[Callback]:
     return list(callbacks_of(run).defer("body").order_by("-round").prefetch_related(log)[:CALLBACKS_LISTED])
 
 
-class RunDetail(HistoryAdmin):
-    """Mixin of the runs' admin: the run's page, in place of Django's change form."""
+class RunDetail(WaitForms):
+    """Mixin of the runs' admin: the run's page."""
+
+    row_template = "admin_ui/run/page.html"
 
     def get_urls(self) -> list[URLPattern]:
-        ours = (
-            ("<str:run_id>/live/", self.live, "workflows_run_live"),
-            ("<str:run_id>/answer/<str:node_id>/", self.answer, "workflows_run_answer"),
-        )
-        views = [path(route, self.admin_site.admin_view(view), name=name) for route, view, name in ours]
-        return [*views, *super().get_urls()]
+        return [*self.routes(("<str:run_id>/live/", self.live, "workflows_run_live")), *super().get_urls()]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        self._require_view(request)
-        if request.method not in ("GET", "HEAD"):
-            raise PermissionDenied  # only operations change a run
-        run = self._find(object_id)
-        if run is None:
-            gone: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-            return gone
-        context = {
-            **self.admin_site.each_context(request),
-            **self._page(request, run),
-            "title": f"Run {run.id}",
-            "opts": self.opts,
-            "original": run,
-        }
-        return TemplateResponse(request, "admin_ui/run/page.html", context)
+    def find_row(self, row_id: str, *deferred: str) -> Run | None:
+        rows = Run.objects.select_related("tenant", "version__workflow").defer(*deferred)
+        return rows.filter(id=row_id).first()
 
     def live(self, request: HttpRequest, run_id: str) -> HttpResponse:
         """The live part as a fragment. 204 if there is nothing new since `?mark=`."""
-        self._require_view(request)
-        run = self._find(run_id)
-        if run is None:
-            raise Http404
+        self.require_view(request)
+        run = self.row_or_404(run_id)
         if request.GET.get("mark") == mark_of(run, timezone.now()):
             return HttpResponse(status=204)
-        context = {**self._page(request, run), "swapped": True}
+        context = {**self.page_context(request, run), "swapped": True}
         # a form that a person fills in stays while its question does
         context["swaps_waits"] = request.GET.get("waits") != context["waits_mark"]
         return TemplateResponse(request, "admin_ui/run/live_and_detail.html", context)
 
-    def answer(self, request: HttpRequest, run_id: str, node_id: str) -> HttpResponse:
-        """POST: answer a human node. The choices may be payloads, so it takes the permission to see them."""
-        if request.method != "POST" or not (self.has_operate_permission(request) and sees_payloads(request)):
-            raise PermissionDenied
-        run = self._find(run_id)
-        wait = Wait.objects.select_related("node").filter(
-            node_id=node_id, node__run_id=run_id, kind=NodeKind.HUMAN.value
-        ).first()  # fmt: skip
-        if run is None or wait is None:
-            raise Http404
-        page = redirect(reverse("admin:workflows_run_change", args=[run_id]))
-        newest = Node.objects.filter(run=run, key=wait.node.key).order_by("-round").only("id").first()
-        if newest is None or newest.id != wait.node_id:
-            messages.warning(request, "The node was restarted meanwhile. Look at its new question.")
-            return page
-        try:
-            value = read_answer(wait, request.POST.dict())
-            by = actor(request)
-            operations.answer_wait(run, wait.node.key, value, by=by, ports=ports.production_ports())
-            record(by, "answer_wait", f"run:{run_id}", node=wait.node.key)  # the wait has `answered_by`, too
-        except AnswerUnreadable as error:
-            messages.error(request, str(error))
-        except Refused as refused:
-            place = f" ({refused.pointer})" if refused.pointer else ""
-            messages.error(request, f"{refused}{place}")
-        else:
-            messages.success(request, f"{wait.node.key} is answered.")
-        return page
-
-    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return bool(request.user.has_perm("workflows.change_run"))
-
-    def _page(self, request: HttpRequest, run: Run) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, run: Run) -> dict[str, Any]:
         allowed = self.get_actions_detail(request, run.id)
         may_see = sees_payloads(request)
         values = [("Output", show_json(output))] if (output := shown_output(run)) is not None else []
@@ -222,8 +162,10 @@ class RunDetail(HistoryAdmin):
         parent = None
         if run.parent_node_id is not None:
             parent = Node.objects.only("run_id", "key").filter(id=run.parent_node_id).first()
-        open_waits = run.state == RunState.RUNNING and may_see
-        questions = questions_of(run, host=request.get_host()) if open_waits else []
+        is_open = run.state == RunState.RUNNING
+        questions = questions_of(run, host=request.get_host()) if is_open and may_see else []
+        signals = signals_of(run) if is_open and self.has_operate_permission(request) else []
+        waiting = [one.node_id for one in questions] + [one.node_id for one in signals]
         now = timezone.now()
         return {
             "run": run,
@@ -231,21 +173,15 @@ class RunDetail(HistoryAdmin):
             "view": view_of(run, now),
             "buttons": self._get_actions_navigation(self.actions_detail, allowed, run.id),
             "questions": questions,
-            "waits_mark": ",".join(one.node_id[-8:] for one in questions),
-            "may_answer": self.has_operate_permission(request) and may_see,
+            "signals": signals,
+            "waits_mark": ",".join(node_id[-8:] for node_id in waiting),
+            "may_answer": self.may_answer(request),
             "values": values if may_see else [],
             "payloads_hidden": not may_see,
             "events": events_of(run, with_details=True),
             "callbacks": callbacks(run) if run.callback_url else [],
             "parent": parent,
         }
-
-    def _find(self, run_id: str) -> Run | None:
-        return Run.objects.select_related("tenant", "version__workflow").filter(id=run_id).first()
-
-    def _require_view(self, request: HttpRequest) -> None:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
 
 
 def mark_of(run: Run, now: datetime) -> str:

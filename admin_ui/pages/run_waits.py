@@ -1,30 +1,38 @@
-"""Forms that answer the human nodes of a run: choices, with pictures where values are such, or fields made
-from the JSON Schema of the form. What a schema says beyond these fields is checked when the answer is
-sent."""
+"""Forms of what a run waits for. Human nodes: choices, with pictures where values are such, or fields made
+from the JSON Schema of the form. Signals: fields made from the schema of the body."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, Min
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 
+from admin_ui.actions.operations import actor
+from admin_ui.actions.run_actions import RunActions
+from admin_ui.parts.base_pages import sees_payloads
+from admin_ui.parts.row_page import RowPage
+from admin_ui.parts.schema_fields import LABEL_SHOWN, MAX_CHOICES, SchemaFields, Unreadable, fields_of
 from admin_ui.parts.viewer import find_media, one_line_json, show_json
 from artifacts.models import Artifact
-from foundation.http_api.json_body import read_json
-from foundation.http_api.problems import Problem
+from gpus.registry.audit import record
+from jobs import ports
+from jobs.domain.errors import Refused
+from workflows import operations
 from workflows.domain.plan import NodeKind
-from workflows.models import Run, Wait
+from workflows.models import Node, Run, Wait
 
 MAX_WAITS = 20
-"""Forms on a page."""
-MAX_CHOICES = 200
-MAX_FIELDS = 50
-LABEL_SHOWN = 300
+"""Forms on a page, of human nodes and of signals each."""
 _IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp|avif|bmp);base64,[A-Za-z0-9+/=\s]+\Z")
 
 
@@ -40,34 +48,35 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A field of an answer. name: in the form, which no schema chooses. key: in the answer; None: the answer
-    itself. kind: text, long, number, integer, boolean, choice or json. choices: JSON texts."""
-
-    name: str
-    key: str | None
-    label: str
-    kind: str
-    help: str = ""
-    required: bool = False
-    choices: tuple[str, ...] = ()
-    value: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
-    """What a human node asks. node_id: of its row. is_cut: choices are missing. is_single: the only field is
-    the answer itself. schema: of the form, as coloured JSON."""
+    """What a human node asks. node_id: of its row. form: None: one of the choices. is_cut: choices are
+    missing. schema: of the form, as coloured JSON. errors: of an answer that was sent, without those at
+    fields."""
 
     node_id: str
     key: str
     title: str
     due_at: datetime | None
     choices: list[Choice] = field(default_factory=list)
-    fields: list[Field] = field(default_factory=list)
+    form: SchemaFields | None = None
     is_cut: bool = False
-    is_single: bool = False
     schema: SafeString | str = ""
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalForm:
+    """A signal that nodes wait for. node_id, key, due_at: of the first one. nodes: their number. schema: of
+    the body, as coloured JSON; empty: it has none. errors: as of a question."""
+
+    node_id: str
+    name: str
+    key: str
+    nodes: int
+    due_at: datetime | None
+    form: SchemaFields
+    schema: SafeString | str = ""
+    errors: list[str] = field(default_factory=list)
 
 
 def questions_of(run: Run, *, host: str) -> list[Question]:
@@ -88,11 +97,36 @@ def question_of(wait: Wait, *, host: str) -> Question:
         choices = [_choice(place, value, host, pictures) for place, value in enumerate(values[:MAX_CHOICES])]
         cut = len(values) > MAX_CHOICES
         return Question(wait.node_id, wait.node.key, title, wait.due_at, choices, is_cut=cut)
-    fields, is_single = fields_of(options.get("form"))
-    schema = show_json(options.get("form")).html
-    return Question(
-        wait.node_id, wait.node.key, title, wait.due_at, fields=fields, is_single=is_single, schema=schema
+    schema = options.get("form")
+    fields, shown = _answer_fields(wait), show_json(schema).html
+    return Question(wait.node_id, wait.node.key, title, wait.due_at, form=fields, schema=shown)
+
+
+def signals_of(run: Run) -> list[SignalForm]:
+    """Return the signals that a run waits for, at most `MAX_WAITS`; each once, however many nodes wait."""
+    waits = Wait.objects.filter(
+        node__run=run, node__finished_at=None, kind=NodeKind.SIGNAL.value, answered_at=None
     )
+    rows = waits.order_by().values("signal").annotate(first=Min("node_id"), nodes=Count("node_id"))
+    found = list(rows.order_by("first")[:MAX_WAITS])
+    first = Wait.objects.select_related("node").in_bulk([row["first"] for row in found])
+    return [_signal_form(first[row["first"]], row["nodes"]) for row in found if row["first"] in first]
+
+
+def _signal_form(wait: Wait, nodes: int) -> SignalForm:
+    schema = wait.options.get("body_schema")
+    shown = show_json(schema).html if isinstance(schema, Mapping) else ""
+    return SignalForm(
+        wait.node_id, wait.signal, wait.node.key, nodes, wait.due_at, _body_fields(wait), schema=shown
+    )
+
+
+def _answer_fields(wait: Wait) -> SchemaFields:
+    return fields_of(wait.options.get("form"), "Answer")
+
+
+def _body_fields(wait: Wait) -> SchemaFields:
+    return fields_of(wait.options.get("body_schema"), "Body", required=False)
 
 
 def _artifacts(values: list[Any]) -> set[str]:
@@ -123,99 +157,119 @@ def _choice(place: int, value: Any, host: str, pictures: set[str]) -> Choice:
     return Choice(place, short)
 
 
-def fields_of(schema: Any) -> tuple[list[Field], bool]:
-    """Return the fields for a schema, and True if the only one is the answer itself."""
-    if isinstance(schema, Mapping):
-        properties = schema.get("properties")
-        if isinstance(properties, Mapping) and properties and len(properties) <= MAX_FIELDS:
-            required = schema.get("required")
-            needed = set(filter(_is_text, required)) if isinstance(required, list) else set()
-            return [
-                _field(place, str(key), one, str(key) in needed)
-                for place, (key, one) in enumerate(properties.items())
-            ], False
-        if schema.get("type") in ("string", "number", "integer", "boolean") or "enum" in schema:
-            return [_field(0, None, schema, required=True)], True
-    return [Field("field-0", None, "Answer as JSON", "json", required=True)], True
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _field(place: int, key: str | None, schema: Any, required: bool) -> Field:
-    rules = schema if isinstance(schema, Mapping) else {}
-    title, about = rules.get("title"), rules.get("description")
-    label = title if isinstance(title, str) and title else key or "Answer"
-    default = rules.get("default")
-    kind, choices = _kind(rules)
-    value = ""
-    if default is not None:
-        value = default if kind in ("text", "long") and isinstance(default, str) else json.dumps(default)
-    return Field(
-        f"field-{place}",
-        key,
-        label[:LABEL_SHOWN],
-        kind,
-        about[:LABEL_SHOWN] if isinstance(about, str) else "",
-        required and kind != "boolean",
-        choices,
-        value,
-    )
-
-
-def _kind(rules: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    values = rules.get("enum")
-    if isinstance(values, list) and 0 < len(values) <= MAX_CHOICES:
-        return "choice", tuple(json.dumps(value, ensure_ascii=False) for value in values)
-    kind = rules.get("type")
-    if kind == "string":
-        longest = rules.get("maxLength")
-        return ("long" if isinstance(longest, int) and longest > 200 else "text"), ()
-    return (kind, ()) if kind in ("number", "integer", "boolean") else ("json", ())
-
-
-class AnswerUnreadable(ValueError):
-    """A field's text is not of its type; the message says which."""
-
-
 def read_answer(wait: Wait, sent: Mapping[str, str]) -> Any:
-    """Return the answer that a form sent. Raises AnswerUnreadable."""
-    answer = _answer(wait, sent)
-    try:
-        return read_json(json.dumps(answer).encode())  # a NUL or half a surrogate pair can't be stored
-    except Problem as problem:
-        raise AnswerUnreadable(str(problem)) from None
-
-
-def _answer(wait: Wait, sent: Mapping[str, str]) -> Any:
+    """Return the answer that a form sent. Raises Unreadable."""
     values = wait.options.get("choose_from")
-    if isinstance(values, list):
-        place = sent.get("choice", "")
-        if not (place.isascii() and place.isdigit() and len(place) < 7 and int(place) < len(values)):
-            raise AnswerUnreadable("Choose one of the values.")
-        return values[int(place)]
-    fields, is_single = fields_of(wait.options.get("form"))
-    if is_single:
-        return _read(fields[0], sent.get(fields[0].name, ""))
-    answer = {}
-    for one in fields:
-        text = sent.get(one.name, "")
-        if text == "" and one.kind != "boolean" and not (one.required and one.kind in ("text", "long")):
-            continue  # an empty field is a missing value; the schema says whether it may be missing
-        answer[str(one.key)] = _read(one, text)
-    return answer
+    if not isinstance(values, list):
+        return _answer_fields(wait).read(sent)
+    place = sent.get("choice", "")
+    if not (place.isascii() and place.isdigit() and len(place) < 7 and int(place) < len(values)):
+        raise Unreadable({"": "Choose one of the values."})
+    return values[int(place)]
 
 
-def _read(one: Field, text: str) -> Any:
-    if one.kind in ("text", "long"):
-        return text.replace("\r\n", "\n")
-    if one.kind == "boolean":
-        return text == "on"
-    try:
-        return read_json(text.encode())
-    except Problem:
-        raise AnswerUnreadable(f"{one.label}: this is not {_ARTICLES.get(one.kind, 'JSON')}.") from None
+class WaitForms(RunActions, RowPage):
+    """Mixin of the runs' admin: answers to questions, and signals."""
+
+    def get_urls(self) -> list[URLPattern]:
+        views = self.routes(
+            ("<str:run_id>/answer/<str:node_id>/", self.answer, "workflows_run_answer"),
+            ("<str:run_id>/signal/<str:node_id>/", self.signal, "workflows_run_signal"),
+        )
+        return [*views, *super().get_urls()]
+
+    def answer(self, request: HttpRequest, run_id: str, node_id: str) -> HttpResponse:
+        """POST: answer a human node. The choices may be payloads, so it takes the permission to see them."""
+        if not self.may_answer(request):
+            raise PermissionDenied
+        page = _page_of(run_id)
+        if request.method != "POST":
+            return page  # the address of a form with errors, opened again
+        run, wait = self._wait(run_id, node_id, NodeKind.HUMAN)
+        newest = Node.objects.filter(run=run, key=wait.node.key).order_by("-round").only("id").first()
+        if newest is None or newest.id != wait.node_id:
+            messages.warning(request, "The node was restarted meanwhile. Look at its new question.")
+            return page
+        sent, by = request.POST.dict(), actor(request)
+        try:
+            value = read_answer(wait, sent)
+            operations.answer_wait(run, wait.node.key, value, by=by, ports=ports.production_ports())
+            record(by, "answer_wait", f"run:{run_id}", node=wait.node.key)  # the wait has `answered_by`, too
+        except (Unreadable, Refused) as refusal:
+            errors = _errors(refusal, "/answer")
+            if errors is None:
+                messages.error(request, str(refusal))
+                return page
+            questions = [
+                _with_errors(one, sent, errors) if one.node_id == node_id else one
+                for one in questions_of(run, host=request.get_host())
+            ]
+            return self.show_page(request, run, questions=questions)
+        messages.success(request, f"{wait.node.key} is answered.")
+        return page
+
+    def signal(self, request: HttpRequest, run_id: str, node_id: str) -> HttpResponse:
+        """POST: send the signal that a node waits for, to this run or to all runs of its tenant."""
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        page = _page_of(run_id)
+        if request.method != "POST":
+            return page
+        run, wait = self._wait(run_id, node_id, NodeKind.SIGNAL)
+        sent = request.POST.dict()
+        try:
+            taken = operations.send_signal(
+                run.tenant_id,
+                wait.signal,
+                _body_fields(wait).read(sent),
+                run_id=None if "everywhere" in sent else run.id,
+                by=actor(request),
+                ports=ports.production_ports(),
+            )
+        except (Unreadable, Refused) as refusal:
+            errors = _errors(refusal, "")
+            if errors is None:
+                messages.error(request, str(refusal))
+                return page
+            signals = [
+                _with_errors(one, sent, errors) if one.name == wait.signal else one for one in signals_of(run)
+            ]
+            return self.show_page(request, run, signals=signals)
+        if taken:
+            nodes = f"{taken} node{'s' if taken > 1 else ''}"
+            messages.success(request, f"{nodes} took the signal {wait.signal}.")
+        else:
+            messages.warning(request, f"No node waits for the signal {wait.signal} any more.")
+        return page
+
+    def may_answer(self, request: HttpRequest) -> bool:
+        return self.has_operate_permission(request) and sees_payloads(request)
+
+    def _wait(self, run_id: str, node_id: str, kind: NodeKind) -> tuple[Run, Wait]:
+        run: Run = self.row_or_404(run_id)
+        waits = Wait.objects.select_related("node").filter(node__run_id=run_id, kind=kind.value)
+        wait = waits.filter(node_id=node_id).first()
+        if wait is None:
+            raise Http404
+        return run, wait
 
 
-_ARTICLES = {"number": "a number", "integer": "a whole number", "choice": "one of the choices"}
+def _page_of(run_id: str) -> HttpResponse:
+    return redirect(reverse("admin:workflows_run_change", args=[run_id]))
+
+
+def _errors(refusal: Unreadable | Refused, place: str) -> Mapping[str, str] | None:
+    """Return what is wrong with a sent value, by JSON pointer into it; None: the value is not the reason.
+    place: pointer of the value in a request."""
+    if isinstance(refusal, Unreadable):
+        return refusal.errors
+    if refusal.pointer is None:
+        return None
+    return {refusal.pointer.removeprefix(place): str(refusal)}
+
+
+def _with_errors(form: Question | SignalForm, sent: Mapping[str, str], errors: Mapping[str, str]) -> Any:
+    """Return a form as it was sent, with its errors."""
+    if form.form is None:
+        return replace(form, errors=list(errors.values()))
+    return replace(form, form=form.form.sent(sent, errors), errors=form.form.others(errors))

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils import timezone
 
 from admin_ui.dashboard.labels import SWITCHES
@@ -45,11 +45,8 @@ class ServerOverview(LiveAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         parts = (("now", self.now_part), ("charts", self.charts_part), ("runs", self.runs_part))
-        views = [
-            path(f"<str:name>/{part}/", self.admin_site.admin_view(view), name=f"gpus_server_{part}")
-            for part, view in parts
-        ]
-        return [*views, *super().get_urls()]
+        views = ((f"<str:name>/{part}/", view, f"gpus_server_{part}") for part, view in parts)
+        return [*self.routes(*views), *super().get_urls()]
 
     def now_part(self, request: HttpRequest, name: str) -> HttpResponse:
         """State, controls, and slots with their runs."""

@@ -14,7 +14,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 
-from admin_ui.actions.run_actions import RunActions
 from admin_ui.pages.definition_diff import shown_changes
 from admin_ui.pages.run import RunDetail
 from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch, ReadOnlyAdmin, sees_payloads
@@ -119,7 +118,7 @@ class VersionPages(HistoryAdmin):
 
 
 @admin.register(Run)
-class RunPages(RunActions, IndexedSearch, RunDetail):
+class RunPages(IndexedSearch, RunDetail):
     about = "Runs of workflows. Every model node of a run is a job."
     heavy = ("inputs", "output", "kept_maps", "error_message")
     list_display = ("id", "state_label", "workflow", "created", "tenant_page", "counts", "error_code", "took")

@@ -4,7 +4,7 @@ millions of rows; and the permission to see payloads."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib.admin import AdminSite, ShowFacets
@@ -12,7 +12,8 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
@@ -154,6 +155,10 @@ class OperatorAdmin(AuditedAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CappedChangeList
+
+    def routes(self, *views: tuple[str, Callable[..., HttpResponse], str]) -> list[URLPattern]:
+        """Return the URLs of further views, each a route, a view for staff and a name, for `get_urls`."""
+        return [path(route, self.admin_site.admin_view(view), name=name) for route, view, name in views]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list with the plural as title, in place of "Select … to change"."""

@@ -107,10 +107,76 @@ def test_a_form_is_made_from_its_schema(boss: Client) -> None:
     sent = {field[name]: text for name, text in texts.items()}
     assert b"not a whole number" in send(boss, wait, **sent).content
     refused = send(boss, wait, **{**sent, field["steps"]: "0"}).content.decode()
-    assert "/answer/steps" in refused, "the schema's other rules are checked, too"
+    assert f'aria-describedby="{wait.node_id}-{field["steps"]}-error"' in refused
+    assert "less than the minimum" in refused, "the schema's other rules are checked, too"
+    assert 'value="fox"' in refused, "what was typed stays"
     assert b"is answered" in send(boss, wait, **{**sent, field["steps"]: "4"}).content
     wait.refresh_from_db()
     assert wait.answer == {"name": "fox", "steps": 4, "style": 3, "big": True, "more": {"a": [1]}}
+
+
+def listen(run: Run, key: str, signal: str, **options: Any) -> Wait:
+    node = Node.objects.create(
+        run=run, key=key, base=key, kind="signal", state="running", started_at=timezone.now()
+    )
+    return Wait.objects.create(node=node, kind="signal", signal=signal, options={"name": signal, **options})
+
+
+def send_signal(client: Client, wait: Wait, **fields: str) -> Any:
+    page = reverse("admin:workflows_run_signal", args=[wait.node.run_id, wait.node_id])
+    return client.post(page, fields, follow=True)
+
+
+PAID = {
+    "type": "object",
+    "required": ["sum"],
+    "properties": {"sum": {"type": "integer", "minimum": 1}, "note": {"type": "string"}},
+}
+
+
+def test_a_signal_is_sent_to_the_nodes_of_the_run_that_wait_for_it_and_audited(boss: Client) -> None:
+    spec = {"nodes": {key: {"signal": {"name": "paid", "body_schema": PAID}} for key in ("a", "b")}}
+    run = make_run(spec, a="running", b="running")
+    first, second = (listen(run, key, "paid", body_schema=PAID) for key in ("a", "b"))
+    elsewhere = make_run(spec, run.tenant, a="running", b="pending")
+    other = listen(elsewhere, "a", "paid", body_schema=PAID)
+    page = page_of(boss, run)
+    assert page.count("Signal paid") == 1, "one form, however many nodes wait"
+    assert "a and 1 more wait for it" in page
+    first.refresh_from_db()
+    field = {
+        name: f"field-{number}" for number, name in enumerate(first.options["body_schema"]["properties"])
+    }
+    refused = send_signal(boss, first, **{field["sum"]: "0", field["note"]: "kept"}).content.decode()
+    assert "less than the minimum" in refused
+    assert 'value="kept"' in refused
+    assert not AuditEntry.objects.filter(action="send_signal").exists()
+    assert b"2 nodes took the signal paid" in send_signal(boss, first, **{field["sum"]: "3"}).content
+    second.refresh_from_db()
+    assert (second.answer, second.answered_by) == ({"sum": 3}, "signal")
+    entry = AuditEntry.objects.get(action="send_signal")
+    assert (entry.actor, entry.target, entry.detail["waits"]) == ("user:boss", f"run:{run.id}", 2)
+    assert b"No node waits" in send_signal(boss, first, **{field["sum"]: "3"}).content, "a second click"
+    other.refresh_from_db()
+    assert other.answered_at is None
+    assert b"1 node took" in send_signal(boss, first, everywhere="on", **{field["sum"]: "3"}).content
+
+
+def test_a_signal_takes_a_permission(viewer: Client) -> None:
+    run = make_run({"nodes": {"a": {"signal": {"name": "paid"}}}}, a="running")
+    wait = listen(run, "a", "paid")
+    assert "Send signal" not in page_of(viewer, run)
+    assert send_signal(viewer, wait).status_code == 403
+    wait.refresh_from_db()
+    assert wait.answered_at is None
+
+
+def test_the_address_of_a_form_with_errors_leads_to_the_page(boss: Client) -> None:
+    run = make_run({"nodes": {"a": {"signal": {"name": "paid"}}}}, a="running")
+    wait = listen(run, "a", "paid")
+    for name in ("answer", "signal"):
+        answer = boss.get(reverse(f"admin:workflows_run_{name}", args=[run.id, wait.node_id]))
+        assert answer.url == reverse("admin:workflows_run_change", args=[run.id])  # type: ignore[attr-defined]
 
 
 def test_a_question_of_an_earlier_round_is_not_answered(boss: Client) -> None:

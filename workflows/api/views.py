@@ -436,7 +436,9 @@ class SendSignal(WorkflowView):
         tenant_id = tenant_of(request)
         if not is_name(name):
             return Response({"taken": 0})
-        taken = operations.send_signal(tenant_id, name, body.body, run_id=body.run_id, ports=self.ports)
+        taken = operations.send_signal(
+            tenant_id, name, body.body, run_id=body.run_id, ports=self.ports, by=operator_of(request)
+        )
         return Response({"taken": taken})
 
 
