@@ -101,7 +101,7 @@ class WorkflowCalls(Calls):
     async def put(self, name: str, definition: Mapping[str, Any] | Workflow) -> WorkflowVersion:
         """Store a definition as the newest version, unless that has the same content; return it. The content
         of an earlier version becomes a new version. Raises `Invalid` with the place of each error."""
-        body = definition.definition() if isinstance(definition, Workflow) else dict(definition)
+        body = _definition_of(definition)
         request = Request("PUT", _workflow_path(name), self._timeout_seconds, body)
         return await self._api.send(request, _read_version, accepted=(200, 201))
 
@@ -124,7 +124,7 @@ class WorkflowCalls(Calls):
 
     async def start(
         self,
-        name: str,
+        workflow: str | Mapping[str, Any] | Workflow,
         inputs: Any = None,
         *,
         version: int | None = None,
@@ -137,8 +137,9 @@ class WorkflowCalls(Calls):
         """Start a run; return it once it is durable. All tries carry one idempotency key (a new one by
         default), so one run is started.
 
-        version: default: the newest. priority, tags: of all its jobs. deadline_seconds: the run fails if it
-        has not ended by then. callback_url: is sent a signed POST when the run is over."""
+        workflow: name of a stored one; or a definition, which is run without being stored under its name.
+        version: of a stored one; default: the newest. priority, tags: of all its jobs. deadline_seconds: the
+        run fails if it has not ended by then. callback_url: is sent a signed POST when the run is over."""
         given = {
             "inputs": inputs,
             "version": version,
@@ -147,18 +148,29 @@ class WorkflowCalls(Calls):
             "tags": None if tags is None else list(tags),
             "callback_url": callback_url,
         }
+        if isinstance(workflow, str):
+            path = f"{_workflow_path(workflow)}/runs"
+        elif version is None:
+            path, given["definition"] = "/workflows/runs", _definition_of(workflow)
+        else:
+            raise ValueError("a definition has no version: give the name of a stored workflow")
         body = {name: value for name, value in given.items() if value is not None}
         headers = {"Idempotency-Key": key_of_request(idempotency_key)}
-        return await self._post(f"{_workflow_path(name)}/runs", _read_run, body, headers)
+        return await self._post(path, _read_run, body, headers)
 
     async def run(
-        self, name: str, inputs: Any = None, *, timeout_seconds: float | None = None, **options: Any
+        self,
+        workflow: str | Mapping[str, Any] | Workflow,
+        inputs: Any = None,
+        *,
+        timeout_seconds: float | None = None,
+        **options: Any,
     ) -> Any:
         """Start a run, wait until it has ended, and return its output.
 
-        options: of `start`. Raises `RunFailed` if it failed or was cancelled, and what `start` and `wait`
-        raise."""
-        run = await self.wait((await self.start(name, inputs, **options)).run_id, timeout_seconds)
+        workflow, options: of `start`. Raises `RunFailed` if it failed or was cancelled, and what `start` and
+        `wait` raise."""
+        run = await self.wait((await self.start(workflow, inputs, **options)).run_id, timeout_seconds)
         if run.status != "completed":
             raise RunFailed(run)
         return await self.output(run)
@@ -316,6 +328,10 @@ def _read_version(document: Mapping[str, Any]) -> WorkflowVersion:
 
 def _read_run(document: Mapping[str, Any]) -> Run:
     return read_answer(Run, document)
+
+
+def _definition_of(workflow: Mapping[str, Any] | Workflow) -> dict[str, Any]:
+    return workflow.definition() if isinstance(workflow, Workflow) else dict(workflow)
 
 
 def _workflow_path(name: str) -> str:

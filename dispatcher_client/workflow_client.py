@@ -44,7 +44,7 @@ class Workflows:
 
     def start(
         self,
-        name: str,
+        workflow: str | Mapping[str, Any] | Workflow,
         inputs: Any = None,
         *,
         version: int | None = None,
@@ -54,10 +54,11 @@ class Workflows:
         callback_url: str | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
-        """Start a run, exactly once; return it once it is durable."""
+        """Start a run of a stored workflow, or of a definition, exactly once; return it once it is
+        durable."""
         return run_blocking(
             self._calls.start(
-                name,
+                workflow,
                 inputs,
                 version=version,
                 priority=priority,
@@ -69,10 +70,16 @@ class Workflows:
         )
 
     def run(
-        self, name: str, inputs: Any = None, *, timeout_seconds: float | None = None, **options: Any
+        self,
+        workflow: str | Mapping[str, Any] | Workflow,
+        inputs: Any = None,
+        *,
+        timeout_seconds: float | None = None,
+        **options: Any,
     ) -> Any:
-        """Start a run, wait until it has ended, and return its output. Raises `RunFailed`, `RunNotOver`."""
-        return run_blocking(self._calls.run(name, inputs, timeout_seconds=timeout_seconds, **options))
+        """Start a run of a stored workflow, or of a definition, wait until it has ended, and return its
+        output. Raises `RunFailed`, `RunNotOver`."""
+        return run_blocking(self._calls.run(workflow, inputs, timeout_seconds=timeout_seconds, **options))
 
     def output(self, run: Run | RunNode) -> Any:
         """Return the output of a run or a node, also a long one, which is in an artifact."""

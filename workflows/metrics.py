@@ -17,7 +17,7 @@ from jobs.reports.rollups import BOUNDS_SECONDS
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import RunState
 from workflows.execution.counts import STEP_BOUNDS_SECONDS
-from workflows.models import Run, Wait, follower_of
+from workflows.models import Run, Wait, follower_of, metric_label
 
 
 def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
@@ -63,7 +63,7 @@ def _runs(name_tenants: bool) -> Metric:
     counts: Counter[tuple[str, str]] = Counter()
     paused = Count("id", filter=Q(paused_at__isnull=False))
     for name, every, of_paused in live.annotate(every=Count("id"), of_paused=paused):
-        shown = name if name_tenants else ""
+        shown = metric_label(name) if name_tenants else ""
         counts[shown, RunState.RUNNING.value] += every - of_paused
         counts[shown, "paused"] += of_paused
     for (name, state), count in sorted(counts.items()):

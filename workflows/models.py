@@ -22,13 +22,30 @@ _FINAL_RUN = sorted(state.value for state in RunState if state is not RunState.R
 _FINAL_NODE = sorted(state.value for state in FINAL_NODE_STATES)
 
 
+INLINE_PREFIX = "_"
+"""Begins the name of a workflow whose versions are the definitions of inline runs: no stored workflow and no
+reference can have such a name."""
+INLINE_LABEL = f"{INLINE_PREFIX}inline"
+"""Of inline runs in metrics; also the name where the definition has none."""
+
+
+def inline_name(name: str | None) -> str:
+    """Return the name of the workflow that keeps inline definitions of this name."""
+    return INLINE_LABEL if name is None else f"{INLINE_PREFIX}{name}"[:64]
+
+
+def metric_label(name: str) -> str:
+    """Return a workflow's name in metrics: those of inline runs, which have no limit, share one."""
+    return INLINE_LABEL if name.startswith(INLINE_PREFIX) else name
+
+
 def follower_of(run_id: str) -> str:
     """Return the value of `Job.followed_by` of a run's jobs."""
     return f"run:{run_id}"
 
 
 class Workflow(models.Model):
-    """A named definition. latest: number of its newest version."""
+    """A named definition, or those of inline runs with one name. latest: number of its newest version."""
 
     tenant = models.ForeignKey("jobs.Tenant", on_delete=models.PROTECT, related_name="workflows")
     name = NameField()

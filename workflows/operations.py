@@ -4,10 +4,10 @@ waits."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from django.conf import settings
 from django.db import IntegrityError, connection, transaction
@@ -17,6 +17,7 @@ from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
 from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
+from foundation.http_api.problems import FieldError, validation_problem
 from foundation.json_text import canonical_json, same_value
 from foundation.stored_schema import StoredSchema
 from gpus.registry.audit import record
@@ -51,7 +52,10 @@ from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.recursion import refuse_recursion
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import end_waits
-from workflows.models import Node, Run, RunEvent, Version, Wait, Workflow, follower_of
+from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of
+
+RESERVED_NAME = "runs"
+"""No workflow can have this name: `POST /workflows/runs` starts inline runs."""
 
 # -- definitions ---------------------------------------------------------------------------------------------
 
@@ -79,8 +83,11 @@ def put_definition(
     key_models: models that the API key may submit to; None: all of the tenant's. by: the operator, for the
     audit. Raises Problem 422, ModelNotAllowed, TooManyWorkflows, TooManyVersions.
     """
+    if name == RESERVED_NAME:
+        text = f"{name} is reserved; give the workflow another name."
+        raise validation_problem([FieldError("/name", "reserved_name", text)])
     plan = _read(tenant_id, spec, ports)
-    digest = hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+    digest = digest_of(spec)
     with transaction.atomic():
         refuse_recursion(tenant_id, name, plan)
         refuse_models(tenant_id, plan, key_models)
@@ -90,7 +97,9 @@ def put_definition(
         if newest is not None and newest.sha256 == digest:
             return StoredVersion(newest, is_new=False)
         most = settings.DISPATCHER.workflow_versions
-        versions = Version.objects.filter(workflow__tenant_id=tenant_id)
+        versions = Version.objects.filter(workflow__tenant_id=tenant_id).exclude(
+            workflow__name__startswith=INLINE_PREFIX
+        )
         if free_places(f"versions of {tenant_id}", versions, most) <= 0:
             raise TooManyVersions(
                 f"The workflows of a tenant may have {most} versions in all. Versions stay as long as the "
@@ -108,6 +117,16 @@ def put_definition(
         )
         record(by, "put_workflow", f"workflow:{name}", tenant=tenant_id, version=version.number)
     return StoredVersion(version, is_new=True)
+
+
+def digest_of(spec: Any) -> str:
+    """Return the SHA-256 of a definition: of equal ones it is the same."""
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+
+
+def stored_workflows(tenant_id: int) -> QuerySet[Workflow]:
+    """Select the workflows of a tenant, without those of inline runs."""
+    return Workflow.objects.filter(tenant_id=tenant_id).exclude(name__startswith=INLINE_PREFIX)
 
 
 def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Plan:
@@ -155,7 +174,7 @@ def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
 
 def _make(tenant_id: int, name: str) -> None:
     """Make the row of a workflow, unless it exists. Raises TooManyWorkflows."""
-    workflows = Workflow.objects.filter(tenant_id=tenant_id)
+    workflows = stored_workflows(tenant_id)
     if workflows.filter(name=name).exists():
         return
     most = settings.DISPATCHER.workflow_definitions
@@ -186,6 +205,16 @@ class StartedRun:
     replayed: bool = False
 
 
+class RunOptions(TypedDict, total=False):
+    """How a run is run. priority, tags: of all its jobs. callback_url: gets a signed callback at the end of
+    each round."""
+
+    priority: int
+    deadline_seconds: float | None
+    tags: Collection[str]
+    callback_url: str | None
+
+
 def start_run(
     tenant_id: int,
     name: str,
@@ -193,47 +222,21 @@ def start_run(
     *,
     ports: Ports,
     number: int | None = None,
-    priority: int = 5,
-    deadline_seconds: float | None = None,
-    tags: Collection[str] = (),
-    callback_url: str | None = None,
     key: RunKey | None = None,
     key_models: KeyModels = None,
     by: str | None = None,
+    **options: Unpack[RunOptions],
 ) -> StartedRun:
     """Start a run of a version, by default the newest.
 
-    inputs: JSON that matches the version's schema. callback_url: gets a signed callback at the end of each
-    round. The tenant's limits apply to the run as a whole: its jobs need no further tokens or places.
-    key_models: models that the API key may submit to, and the run may use; None: all of the tenant's. by: the
-    operator, for the audit. Raises Refused.
+    inputs: JSON that matches the version's schema. The tenant's limits apply to the run as a whole: its jobs
+    need no further tokens or places. key_models: models that the API key may submit to, and the run may use;
+    None: all of the tenant's. by: the operator, for the audit. Raises Refused.
     """
-    if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
+    if key is not None and (earlier := earlier_run(tenant_id, key)) is not None:
         return earlier
-    run = make_run(
-        tenant_id,
-        name,
-        inputs,
-        ports=ports,
-        number=number,
-        priority=priority,
-        deadline_seconds=deadline_seconds,
-        tags=tags,
-        callback_url=callback_url,
-        key_models=key_models,
-    )
-    if key is not None:
-        run.idempotency_key, run.fingerprint = key.key, key.fingerprint
-    try:
-        with transaction.atomic():
-            insert_run(run, ports)
-            record(by, "start_run", f"run:{run.id}", workflow=name, version=run.version.number)
-    except IntegrityError:
-        if key is None or (earlier := _earlier_run(tenant_id, key)) is None:
-            raise
-        return earlier  # another request with this key was faster
-    ports.wake_followers([follower_of(run.id)])
-    return StartedRun(run)
+    run = make_run(tenant_id, name, inputs, ports=ports, number=number, key_models=key_models, **options)
+    return store_run(run, ports=ports, key=key, by=by)
 
 
 def make_run(
@@ -243,21 +246,32 @@ def make_run(
     *,
     ports: Ports,
     number: int | None = None,
-    priority: int = 5,
-    deadline_seconds: float | None = None,
-    tags: Collection[str] = (),
-    callback_url: str | None = None,
     key_models: KeyModels = None,
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Make the row of a run, whose inputs and the tenant's limits are checked. Raises Refused."""
     version = find_version(tenant_id, name, number)
     if version is None:
         raise UnknownWorkflow
+    plan = read_definition(version.spec)
+    return make_run_of(version, plan, inputs, ports=ports, key_models=key_models, **options)
+
+
+def make_run_of(
+    version: Version,
+    plan: Plan,
+    inputs: Any,
+    *,
+    ports: Ports,
+    key_models: KeyModels,
+    **options: Unpack[RunOptions],
+) -> Run:
+    """Do `make_run` for a version, which may not be stored yet. plan: of it."""
+    tenant_id, callback_url = version.workflow.tenant_id, options.get("callback_url")
     if refused := quota_refusal(tenant_id, ports.clock.now(), ports):
         raise refused
     if callback_url:
         check_callback_url(callback_url, refused_origins(ports.registry))
-    plan = read_definition(version.spec)
     refuse_models(tenant_id, plan, key_models)
     check_inputs(plan.inputs, inputs, ports)
     if _unfinished_runs(tenant_id).count() >= settings.DISPATCHER.workflow_runs:
@@ -265,13 +279,40 @@ def make_run(
     _take_tokens(tenant_id, len(plan.nodes), ports)
     now = ports.clock.now()
     run = new_run(version, plan, inputs, now=now)
-    run.priority, run.tags = priority, list(dict.fromkeys(tags))
+    run.priority, run.tags = options.get("priority", 5), list(dict.fromkeys(options.get("tags", ())))
     run.callback_url = callback_url or ""
     run.key_models = stored_models(key_models)
-    if deadline_seconds is not None:
-        run.deadline_at = now + timedelta(seconds=deadline_seconds)
+    if (seconds := options.get("deadline_seconds")) is not None:
+        run.deadline_at = now + timedelta(seconds=seconds)
     run.event_seq = 1
     return run
+
+
+def store_run(
+    run: Run,
+    *,
+    ports: Ports,
+    key: RunKey | None = None,
+    by: str | None = None,
+    store_version: Callable[[], Version] | None = None,
+) -> StartedRun:
+    """Insert a new run, and send its hint. store_version: returns its version, in the same transaction; None:
+    it is stored. Raises Refused."""
+    if key is not None:
+        run.idempotency_key, run.fingerprint = key.key, key.fingerprint
+    try:
+        with transaction.atomic():
+            if store_version is not None:
+                run.version = store_version()
+            insert_run(run, ports)
+            name, number = run.version.workflow.name, run.version.number
+            record(by, "start_run", f"run:{run.id}", workflow=name, version=number)
+    except IntegrityError:
+        if key is None or (earlier := earlier_run(run.tenant_id, key)) is None:
+            raise
+        return earlier  # another request with this key was faster
+    ports.wake_followers([follower_of(run.id)])
+    return StartedRun(run)
 
 
 def insert_run(run: Run, ports: Ports) -> None:
@@ -325,7 +366,7 @@ def _take_tokens(tenant_id: int, nodes: int, ports: Ports) -> None:
         raise refused
 
 
-def _earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:
+def earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:
     """Return the run that a request with this key started. Raises IdempotencyConflict for another request."""
     runs = Run.objects.select_related("version__workflow")
     run = runs.filter(tenant_id=tenant_id, idempotency_key=key.key).first()

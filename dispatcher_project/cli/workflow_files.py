@@ -38,6 +38,14 @@ def read_definition_file(source: str) -> Any:
     return _yaml(raw, source) if path.suffix in (".yaml", ".yml") else _json(raw, source)
 
 
+def is_file(source: str) -> bool:
+    """Return True for the source of a definition, False for the name of a stored workflow: a file of that
+    very name has to be written with its folder, as ``./film``."""
+    if source == "-" or ":" in source or "/" in source:
+        return True
+    return Path(source).suffix in (".json", ".yaml", ".yml") and Path(source).is_file()
+
+
 def text_of_problem(source: str, problem: Problem) -> str:
     """Return the errors of a definition in one line, each with its place."""
     return f"{plain(source)}: {problem_text(problem)}"

@@ -51,6 +51,8 @@ class DispatcherSettings:
     """Most workflows of a tenant."""
     workflow_versions: int = 5_000
     """Most versions of all workflows of a tenant; they are kept, since runs refer to them."""
+    workflow_inline_versions: int = 1_000
+    """Most definitions of a tenant's inline runs; each is kept as long as one of its runs."""
     workflow_nodes: int = 1_000
     """Most nodes in a definition."""
     workflow_map_items: int = 100_000

@@ -14,6 +14,7 @@ from dispatcher_client import (
     NotFound,
     RunFailed,
     RunNotOver,
+    Workflow,
     WorkflowSummary,
 )
 from tests.jobs.api.conftest import Account, World
@@ -120,6 +121,21 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     assert refused.value.code == "nothing_to_restart"
     assert client.workflows.erase(run.run_id).erased_at is not None
     assert "$erased" in client.workflows.get_run(run.run_id).output
+
+
+def test_a_definition_runs_without_being_stored(client: Client, world: World) -> None:
+    wf = Workflow("pause")
+    wf.output(pause=wf.timer(seconds=0.001))
+    for workflow in (wf, wf.definition()):
+        run = client.workflows.start(workflow, priority=2)
+        assert (run.workflow, run.version, run.priority) == ("_pause", 1, 2)
+    assert list(client.workflows.list()) == []
+    assert [run.workflow for run in client.workflows.runs(workflow="_pause")] == ["_pause", "_pause"]
+    with pytest.raises(Invalid) as refused:
+        client.workflows.run({"nodes": {"a": {"model": "none"}}})
+    assert refused.value.pointer == "/definition/nodes/a/model"
+    with pytest.raises(ValueError, match="a definition has no version"):
+        client.workflows.start(wf, version=1)
 
 
 def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: World) -> None:

@@ -6,17 +6,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from foundation.http_api.json_body import Body, Items, about
+from foundation.http_api.json_body import Body, Items, JsonObject, about
 from foundation.ids import ID_LENGTH
 from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
 from workflows.definition.body import MAX_SECONDS, NodeName
 
 
-class StartRun(Body):
-    """A run to start."""
+class _Start(Body):
+    """What each start of a run may have."""
 
     inputs: Annotated[Any, about("Match the workflow's `inputs` schema.")] = None
-    version: Annotated[int | None, Field(ge=1), about("Default: the newest.")] = None
     priority: Annotated[Priority, about("Of all its jobs: 1 (first) to 9 (last); true means 2.")] = (
         DEFAULT_PRIORITY
     )
@@ -32,6 +31,18 @@ class StartRun(Body):
         CallbackUrl | None,
         about("Is sent a signed POST (Standard Webhooks) at the end of each round of the run."),
     ] = None
+
+
+class StartRun(_Start):
+    """A run to start."""
+
+    version: Annotated[int | None, Field(ge=1), about("Default: the newest.")] = None
+
+
+class StartInlineRun(_Start):
+    """A run to start, with its definition."""
+
+    definition: Annotated[JsonObject, about("As `put_workflow` takes it; `name` is optional.")]
 
 
 class RestartRun(Body):

@@ -27,6 +27,7 @@ from .views import (
     RunNodes,
     Runs,
     SendSignal,
+    StartInlineRun,
     StartRun,
     WorkflowDetail,
     Workflows,
@@ -36,6 +37,7 @@ from .views import (
 
 workflow_urls: list[URLPattern] = [
     path("workflows", Workflows.as_view()),
+    path("workflows/runs", StartInlineRun.as_view()),
     path("workflows/<str:name>", WorkflowDetail.as_view()),
     path("workflows/<str:name>/versions", WorkflowVersions.as_view()),
     path("workflows/<str:name>/versions/<str:number>", WorkflowVersionDetail.as_view()),

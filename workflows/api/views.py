@@ -41,10 +41,13 @@ from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.erasing import erase_run_data
 from workflows.execution.long_outputs import shown_output, url_of
-from workflows.models import Node, Run, Version, Wait, Workflow
+from workflows.inline import start_inline_run
+from workflows.models import INLINE_PREFIX, Node, Run, Version, Wait
 from workflows.reports.graph import map_counts
 
 MOST_WAITS = 20
+DEFINITION_BODY_BYTES = 4 * 1024 * 1024
+"""Maximum size of a body with a definition, whose own limit is of its canonical JSON."""
 PAGE_BYTES = 32 * 1024 * 1024
 """Outputs of one page of nodes, about: a result may have 16 MB, and a page 200 nodes."""
 _NODES_READ = 8
@@ -103,13 +106,13 @@ class Workflows(WorkflowView):
     def get(self, request: Request) -> Response:
         allow_only(request, ("cursor", "limit"))
         pages = NamePages()
-        rows = Workflow.objects.filter(tenant_id=tenant_of(request))
+        rows = operations.stored_workflows(tenant_of(request))
         page = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response([{"name": row.name, "latest": row.latest} for row in page])
 
 
 class WorkflowDetail(WorkflowView):
-    max_body_bytes = 4 * 1024 * 1024  # the definition's own limit is of its canonical JSON
+    max_body_bytes = DEFINITION_BODY_BYTES
 
     @described(
         "get_workflow",
@@ -207,24 +210,73 @@ class StartRun(WorkflowView):
         description="A repeated request with the same Idempotency-Key and body returns the same run.",
     )
     def post(self, request: Request, name: str) -> Response:
-        key = idempotency_key(request.headers.get("Idempotency-Key"))
+        key = _run_key(request, name)
         body = read_optional_body(bodies.StartRun, request.data or None)
         started = operations.start_run(
             tenant_of(request),
             name if is_name(name) else "",
             body.inputs,
             number=body.version,
-            priority=body.priority,
-            deadline_seconds=body.deadline_seconds,
-            tags=body.tags or (),
-            callback_url=body.callback_url,
-            key=None if key is None else operations.RunKey(key, fingerprint([name, request.data])),
+            key=key,
             ports=self.ports,
             key_models=principal_of(request).models,
             by=operator_of(request),
+            **_run_options(body),
         )
-        headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
-        return Response(run_json(started.run, principal_of(request)), status=202, headers=headers)
+        return _started(request, started)
+
+
+class StartInlineRun(WorkflowView):
+    max_body_bytes = staticmethod(lambda: DEFINITION_BODY_BYTES + max_start_bytes())
+
+    @described(
+        "start_inline_run",
+        "Start a run of the definition in the body",
+        answers={202: answers.Run},
+        refusals=(403, 409, 413, 429),
+        body=bodies.StartInlineRun,
+        parameters=(IDEMPOTENCY,),
+        tag="workflows",
+        description="The definition is checked as `put_workflow` checks it, with pointers below /definition. "
+        "No stored workflow changes: the run's `workflow` is `_` and the definition's name, and equal "
+        "definitions share a version of it, which stays as long as one of its runs. A repeated request with "
+        "the same Idempotency-Key and body returns the same run.",
+    )
+    def post(self, request: Request) -> Response:
+        key = _run_key(request, None)
+        body = read_body(bodies.StartInlineRun, request.data)
+        started = start_inline_run(
+            tenant_of(request),
+            body.definition,
+            body.inputs,
+            key=key,
+            ports=self.ports,
+            key_models=principal_of(request).models,
+            by=operator_of(request),
+            **_run_options(body),
+        )
+        return _started(request, started)
+
+
+def _run_key(request: Request, name: str | None) -> operations.RunKey | None:
+    """Return the Idempotency-Key of a start. name: of the workflow; None: an inline one. Raises Problem
+    400."""
+    key = idempotency_key(request.headers.get("Idempotency-Key"))
+    return None if key is None else operations.RunKey(key, fingerprint([name, request.data]))
+
+
+def _run_options(body: bodies.StartRun | bodies.StartInlineRun) -> operations.RunOptions:
+    return {
+        "priority": body.priority,
+        "deadline_seconds": body.deadline_seconds,
+        "tags": body.tags or (),
+        "callback_url": body.callback_url,
+    }
+
+
+def _started(request: Request, started: operations.StartedRun) -> Response:
+    headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
+    return Response(run_json(started.run, principal_of(request)), status=202, headers=headers)
 
 
 # -- runs ----------------------------------------------------------------------------------------------------
@@ -469,10 +521,14 @@ def operator_of(request: Request) -> str | None:
 
 
 def _version(tenant_id: int, name: str, number: int | None) -> Version:
-    found = operations.find_version(tenant_id, name, number) if is_name(name) else None
+    found = operations.find_version(tenant_id, name, number) if _may_be_workflow(name) else None
     if found is None:
         raise _unknown_workflow()
     return found
+
+
+def _may_be_workflow(name: str) -> bool:
+    return is_name(name.removeprefix(INLINE_PREFIX))
 
 
 def _unknown_workflow() -> Problem:

@@ -53,7 +53,7 @@ from workflows.execution.retried import end_postponed, is_retried, retried_among
 from workflows.execution.scope import RunScope
 from workflows.execution.starts import STARTS, NodeStarter
 from workflows.execution.writes import Overtaken, Writes
-from workflows.models import Node, Run, RunEvent, Version, follower_of
+from workflows.models import Node, Run, RunEvent, Version, follower_of, metric_label
 
 log = structlog.get_logger()
 
@@ -206,10 +206,10 @@ class Advancer:
             self._count_end(*ended, self.ports.clock.now())
 
     def _name_of(self, version_id: int) -> str:
-        """Return the name of a version's workflow."""
+        """Return the name of a version's workflow in metrics."""
         if version_id not in self._names:
             names = Version.objects.filter(id=version_id).values_list("workflow__name", flat=True)
-            self._names[version_id] = names.first() or ""
+            self._names[version_id] = metric_label(names.first() or "")
         return self._names[version_id]
 
     def plan_of(self, version: Version) -> Plan:

@@ -13,6 +13,7 @@ from workflows.sweeps import (
     due_waits,
     ended_firings,
     erasing_runs,
+    inline_versions,
     lost_ends,
     old_firings,
     old_runs,
@@ -63,6 +64,9 @@ class WorkflowSweeps:
             ),
             "old_firings": Entry(old_firings.sweep, old_firings.PERIOD_SECONDS, slow=True, any_layout=True),
             "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
+            "inline_versions": Entry(
+                inline_versions.sweep, inline_versions.PERIOD_SECONDS, slow=True, any_layout=True
+            ),
         }
 
 

@@ -15,7 +15,7 @@ from dispatcher_project.cli.command import TerminalCommand, positive_seconds, te
 from dispatcher_project.cli.owners import named_row, owner_of_new
 from dispatcher_project.cli.runs import end_status, find_run, run_document
 from dispatcher_project.cli.screen import age, plain, table
-from dispatcher_project.cli.workflow_files import read_definition_file, text_of_problem
+from dispatcher_project.cli.workflow_files import is_file, read_definition_file, text_of_problem
 from dispatcher_project.management.commands.submit import read_payload
 from foundation.http_api.problems import Problem
 from foundation.program import command_line
@@ -28,18 +28,19 @@ from workflows.definition.queue_workflows import NotConvertible, convert, pipeli
 from workflows.definition.read import read_definition
 from workflows.domain.plan import Plan
 from workflows.domain.states import RunState
-from workflows.models import Run, Version, Workflow
+from workflows.inline import start_inline_run
+from workflows.models import INLINE_PREFIX, Run, Version, Workflow
 
 _LOOK_SECONDS = 0.5
 
 
 class Command(TerminalCommand):
     help = (
-        "Workflows: `put FILE [NAME]` stores a definition, `check FILE` only checks it, `run NAME [INPUTS]` "
-        "starts a run, `list`, `show NAME`, `versions NAME`, `diff NAME [FROM [TO]]`, `mermaid FILE|NAME` "
-        "draws it, `convert FILE` reads a definition of queue_workflows. A FILE is JSON or YAML, or "
-        "module:name of a Workflow in Python. Exit status of `run --wait`: 1 the run failed or was "
-        "cancelled, 3 it has not ended."
+        "Workflows: `put FILE [NAME]` stores a definition, `check FILE` only checks it, `run NAME|FILE "
+        "[INPUTS]` starts a run (of a FILE without storing it under its name), `list`, `show NAME`, "
+        "`versions NAME`, `diff NAME [FROM [TO]]`, `mermaid FILE|NAME` draws it, `convert FILE` reads a "
+        "definition of queue_workflows. A FILE is JSON or YAML, or module:name of a Workflow in Python. Exit "
+        "status of `run --wait`: 1 the run failed or was cancelled, 3 it has not ended."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -134,7 +135,8 @@ class Command(TerminalCommand):
 
     def _list(self, words: list[str], options: dict[str, Any]) -> int | None:
         _words(words, "list", least=0, most=0)
-        rows = Workflow.objects.select_related("tenant").order_by("name", "tenant__name")
+        rows = Workflow.objects.exclude(name__startswith=INLINE_PREFIX).select_related("tenant")
+        rows = rows.order_by("name", "tenant__name")
         if options["tenant"]:
             rows = rows.filter(tenant=tenant_named(options["tenant"]))
         found = [{"name": row.name, "latest": row.latest, "tenant": row.tenant.name} for row in rows]
@@ -189,11 +191,10 @@ class Command(TerminalCommand):
 
     def _mermaid(self, words: list[str], options: dict[str, Any]) -> int | None:
         source, _ = _words(words, "mermaid FILE|NAME", least=1, most=1)
-        is_name = not Path(source).exists() and ":" not in source and source != "-"
-        if is_name:
-            definition = _version(_workflow(source, options), options["number"]).spec
-        else:
+        if is_file(source):
             definition = read_definition_file(source)
+        else:
+            definition = _version(_workflow(source, options), options["number"]).spec
         try:
             plan = read_definition(definition)
         except Problem as problem:
@@ -228,28 +229,16 @@ class Command(TerminalCommand):
     # -- runs ----------------------------------------------------------------------------------------------
 
     def _run(self, words: list[str], options: dict[str, Any]) -> int | None:
-        name, given = _words(words, "run NAME [INPUTS]", least=1, most=2)
+        source, given = _words(words, "run NAME|FILE [INPUTS]", least=1, most=2)
         inputs = None if given is None else read_payload(given)
-        workflow = _workflow(name, options)
         try:
-            run = operations.start_run(
-                workflow.tenant_id,
-                workflow.name,
-                inputs,
-                number=options["number"],
-                priority=options["priority"],
-                deadline_seconds=options["deadline_seconds"],
-                tags=options["tags"] or (),
-                callback_url=options["callback_url"],
-                ports=jobs.ports.production_ports(),
-                by=cli_actor(),
-            ).run
+            run = self._start(source, inputs, options)
         except Problem as problem:
-            raise CommandError(text_of_problem(workflow.name, problem)) from None
+            raise CommandError(text_of_problem(source, problem)) from None
         except Refused as refused:
             if refused.pointer is None:
                 raise
-            raise CommandError(plain(f"{workflow.name}: {refused.pointer}: {refused}")) from None
+            raise CommandError(plain(f"{source}: {refused.pointer}: {refused}")) from None
         if options["wait"] is None:
             said = f"{run.id} running; `{command_line(f'run {run.id} --follow')}` shows it"
             self.report(run_document(find_run(run.id)), said)
@@ -267,6 +256,26 @@ class Command(TerminalCommand):
                 f"{ended.id} {ended.state}{why}{waits}; `{command_line(f'run {ended.id}')}` shows more"
             )
         return end_status(ended)
+
+    def _start(self, source: str, inputs: Any, options: dict[str, Any]) -> Run:
+        """Start a run of a stored workflow, or of the definition in a file."""
+        given: operations.RunOptions = {
+            "priority": options["priority"],
+            "deadline_seconds": options["deadline_seconds"],
+            "tags": options["tags"] or (),
+            "callback_url": options["callback_url"],
+        }
+        ports, by = jobs.ports.production_ports(), cli_actor()
+        if not is_file(source):
+            workflow, number = _workflow(source, options), options["number"]
+            return operations.start_run(
+                workflow.tenant_id, workflow.name, inputs, number=number, ports=ports, by=by, **given
+            ).run
+        if options["number"] is not None:
+            raise CommandError("--version is of a stored workflow; a file is one definition")
+        definition = read_definition_file(source)
+        tenant = owner_of_new(options["tenant"], (Workflow, _name_in(definition) or Path(source).stem))
+        return start_inline_run(tenant.pk, definition, inputs, ports=ports, by=by, **given).run
 
 
 def wait_for_run(run_id: str, seconds: float) -> Run:

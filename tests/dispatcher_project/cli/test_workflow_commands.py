@@ -266,6 +266,29 @@ def test_a_run_is_followed_to_its_end(
     assert str(event_line(event)).split()[1:] == ["node_ended", "node=n", "state=failed", "code=c"]
 
 
+def test_a_file_runs_without_being_stored(
+    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = terminal("workflow", "run", file, '{"images": ["a"]}', "--priority", "2", "--json").json
+    assert (started["workflow"], started["version"], started["priority"]) == ("_choice", 1, 2)
+    assert terminal("workflow", "list").said.startswith("no workflows")
+    assert json.loads(terminal("workflow", "show", "_choice").said) == CHOICE
+    assert AuditEntry.objects.get(action="start_run").detail == {"workflow": "_choice", "version": 1}
+    refused = terminal("workflow", "run", file, "{}")
+    assert (refused.status, f"{file}: /inputs" in refused.said) == (2, True), refused.said
+    assert "--version is of a stored" in terminal("workflow", "run", file, "{}", "--version", "1").said
+    terminal("workflow", "put", file)
+    monkeypatch.chdir(Path(file).parent)
+    (Path(file).parent / "choice").write_text("{}")
+    named = terminal("workflow", "run", "choice", '{"images": ["a"]}', "--json").json
+    assert named["workflow"] == "choice", "a file of that name does not hide the stored workflow"
+
+
+def test_no_workflow_is_stored_under_a_name_that_a_path_has(terminal: Terminal, file: str) -> None:
+    assert "/name: runs is reserved" in terminal("workflow", "put", file, "runs").said
+    assert not Version.objects.exists()
+
+
 def test_a_run_is_waited_for(
     world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
