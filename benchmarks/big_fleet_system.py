@@ -237,7 +237,7 @@ class System:
 def _meter(worker: FiberWorker, sections: Sections) -> None:
     """Meter commits, renewals and checks of one worker process."""
     writer: Any = worker.completion.writer
-    commit, step, look = writer._commit, worker.completion.keeper.step, worker.check_external_changes
+    commit, step, look = writer._commit, worker.completion.keeper.step, worker.watch
 
     def metered(name: str, work: Callable[..., Any], *given: Any, count: int = 1) -> Any:
         with sections.of(name, count):

@@ -12,7 +12,6 @@ from artifacts.store.contract import Store
 from artifacts.store.local import LocalStore
 from artifacts.store.place import S3Place, read_place
 from artifacts.store.s3 import S3Store
-from foundation.public_url import public_url
 
 
 class ProcessStore:
@@ -42,7 +41,7 @@ def make_store(now: Callable[[], datetime]) -> Store:
     folder, is_shared = place
     return LocalStore(
         folder or Path(settings.ARTIFACT_FOLDER),
-        public_url(STORE_PATH, base=limits.artifact_url),
+        (limits.artifact_url or limits.public_url) + STORE_PATH,
         now,
         reserve_bytes=limits.artifact_reserve_bytes,
         is_shared=is_shared,

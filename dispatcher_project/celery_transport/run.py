@@ -65,7 +65,7 @@ def run_gpu_worker(
     """Run a GPU worker until it is stopped; return its exit status.
 
     pools: names, or None for all, also those registered later. host: process of a pinned worker, whose queues
-    are consumed. runners: returns the runner of a model; None: over the network. warm: see `WorkerState`.
+    are consumed. runners: returns the runner of a model; None: over the network. warm: see `WorkerProcess`.
     hand_over: SIGHUP starts the next process beside this one; False if both would need the same GPU's memory.
     """
     from jobs.execution.gpu_worker import create_worker

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.management.base import CommandError
 from django.db.models import F
 
 from dispatcher_project.cli.screen import age, field_text, line, plain, table
-from foundation.public_url import public_url
 from gpus.registry.audit import cli_actor
 from jobs.domain.access import Principal
 from workflows.api.views import nodes_json, run_json, summary_json
@@ -130,7 +130,7 @@ def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
             text = f"ends in {least}{age(ends['seconds'])}{answers}"
             lines.append(line(text + (f"; {unknown}" if unknown else ""), wraps=True))
     page = run_json(run, operator())["urls"]["page"]
-    shown = f"  page {public_url(page)}" if page else ""
+    shown = f"  page {settings.DISPATCHER.public_url}{page}" if page else ""
     lines.append(line(f"cost {why['cost']['gpu_seconds']:.1f} GPU-seconds{shown}", wraps=True))
     return lines
 

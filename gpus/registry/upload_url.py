@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 
+from django.conf import settings
 from django.db import transaction
 
-from foundation.public_url import public_url
 from foundation.secrets import signed, verified
 from gpus.models import Server
 from gpus.registry.audit import record
@@ -18,7 +18,7 @@ _MAX_KEY = 160
 
 def upload_url(server: Server) -> str:
     """Return the address. The key in it is good for runs on this server alone, until it is renewed."""
-    return public_url(COG_UPLOADS + signed(_text(server), purpose=_PURPOSE))
+    return f"{settings.DISPATCHER.public_url}{COG_UPLOADS}{signed(_text(server), purpose=_PURPOSE)}"
 
 
 def server_of_key(key: str) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -129,6 +129,21 @@ _LOST = frozenset({Order.LEASE_LOST, Order.START_REFUSED, Order.ENDED_ELSEWHERE}
 Step = Wait | Remote | HandedOver | RunOutcome
 
 
+class RunSoFar(NamedTuple):
+    """How far another worker drove an adopted run.
+
+    remote_id: the server's id of the run; None: it was not sent. ran_seconds: how long it ran.
+    logs_seen: position in its server's log, as in `RunRequest`.
+    """
+
+    remote_id: str | None = None
+    ran_seconds: float = 0.0
+    logs_seen: int = 0
+
+
+NOT_SENT = RunSoFar()
+
+
 class Keep(Protocol):
     """Keeps the outputs of a run that has succeeded: `jobs.execution.run_outputs.RunOutputs.keep`."""
 
@@ -142,79 +157,106 @@ class Keep(Protocol):
     ) -> KeptResult: ...
 
 
+class RunData(NamedTuple):
+    """What a run sends and keeps.
+
+    to_send: returns the request with the payload that the server gets; may raise GpuError. None: as it is.
+    keep: keeps the outputs of a success. After OutputsUnavailable it is called again for `keep_seconds`; the
+    lease is held meanwhile. None: the result is stored as it is.
+    abort: ends the reads of the run, and those of `keep`; None: the run makes its own.
+    """
+
+    to_send: Callable[[RunRequest], RunRequest] | None = None
+    keep: Keep | None = None
+    keep_seconds: float = 0.0
+    abort: Abort | None = None
+
+
+PLAIN_DATA = RunData()
+
+
+class RunServices(Protocol):
+    """What a run asks of the worker that drives it. Its callers are several threads."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def in_background(self) -> Callable[[Callable[[], None]], None] | None:
+        """Calls a function in a thread of its own; None: no cancel while an answer is read."""
+
+    def new_event(self) -> threading.Event:
+        """Return the event that wakes the waiting run."""
+        ...
+
+    def is_fresh(self) -> bool:
+        """Return True if the lease was renewed lately enough to send under it."""
+        ...
+
+    def clocks_agree(self) -> bool:
+        """Return the last comparison of clocks; while they differ, no deadline stops a run."""
+        ...
+
+    def pushed(self) -> Mapping[str, Any] | None:
+        """Return the body that the server pushed for this attempt, or None."""
+        ...
+
+    def prove_free(self) -> str | None:
+        """Read the server's health; return evidence that the run is over, or None."""
+        ...
+
+    def refused_url(self) -> str:
+        """Return the server's URL that refuses connections, or an empty text."""
+        ...
+
+
 class AttemptRun:
     """The state machine of one attempt.
 
     deadline: the job's; None: no deadline.
-    is_fresh: returns True if the lease was renewed lately enough to send under it.
-    pushed: returns the body that the server pushed for this attempt, or None.
-    prove_free: reads the server's health; returns evidence that the run is over, or None.
-    clocks_agree: returns the last comparison of clocks; while they differ, no deadline stops a run.
-    refused_url: returns the server's URL that refuses connections, or an empty text.
-    in_background: calls a function in a thread of its own; None: no cancel while an answer is read.
-    remote_id: the server's id of an adopted run; None for a new one.
-    ran_seconds: how long an adopted run ran before.
     progress_events: the buffer of the run's progress; None: its progress is not written.
-    to_send: returns the request with the payload that the server gets; may raise GpuError. None: as it is.
-    keep: keeps the outputs of a success (`RunOutputs.keep`). After OutputsUnavailable it is called again for
-    `keep_seconds`; the lease is held meanwhile. None: the result is stored as it is.
-    abort: ends the reads of the run, and those of `keep`.
     """
 
     def __init__(
         self,
         request: RunRequest,
         runner: Runner,
-        clock: Clock,
+        services: RunServices,
         *,
-        deadline: datetime | None,
-        is_fresh: Callable[[], bool],
-        pushed: Callable[[], Mapping[str, Any] | None],
-        prove_free: Callable[[], str | None],
-        clocks_agree: Callable[[], bool] = lambda: True,
-        refused_url: Callable[[], str] = lambda: "",
-        in_background: Callable[[Callable[[], None]], None] | None = None,
-        remote_id: str | None = None,
-        ran_seconds: float = 0.0,
+        deadline: datetime | None = None,
+        so_far: RunSoFar = NOT_SENT,
+        data: RunData = PLAIN_DATA,
         progress_events: ProgressEvents | None = None,
-        to_send: Callable[[RunRequest], RunRequest] | None = None,
-        keep: Keep | None = None,
-        keep_seconds: float = 0.0,
-        abort: Abort | None = None,
     ) -> None:
         self.request = request
         self.progress_events = progress_events
-        self.remote_id = remote_id
-        self.remote_committed = remote_id is not None
-        self.began = clock.monotonic()
-        self.woken = threading.Event()
-        self.runner, self._clock = runner, clock
+        self.remote_id = so_far.remote_id
+        self.remote_committed = self.remote_id is not None
+        self.runner, self._services, self._clock = runner, services, services.clock
+        self.began = self._clock.monotonic()
+        self.woken = services.new_event()
         longest = model_seconds(request.model)
         limit = min(longest, request.limit_seconds)
-        self._limit_at = self.began + max(0.0, limit - ran_seconds)
+        self._limit_at = self.began + max(0.0, limit - so_far.ran_seconds)
         self._limit_is_the_jobs = request.limit_seconds < longest
         # polling ends with `max_poll_time`; only the run limit proves that the run is over
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - limit)
-        self._deadline, self._clocks_agree = deadline, clocks_agree
-        self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
-        self._refused_url = refused_url
-        self._to_send = to_send
-        self._keep, self._keep_seconds = keep, keep_seconds
+        self._deadline, self._data = deadline, data
         self._success: RunOutcome | None = None
         """The run has succeeded, and its outputs are not kept yet."""
         self._finish: Callable[[SaveOutput], Any] | None = None
         self._long_texts: LongTexts | None = None
         self._keep_until = self._keep_pause = 0.0
         self._orders: set[Order] = set()
-        self._abort = abort or Abort()
+        self._abort = data.abort or Abort()
         # no reference to this run: a cycle would wait for the garbage collector
         self._background_cancel = BackgroundCancel(
-            clock, self._abort, in_background if runner.answer_ends_run else None
+            self._clock, self._abort, services.in_background if runner.answer_ends_run else None
         )
         self._can_ask_to_stop = True
-        self._started = remote_id is not None
+        self._started = self.remote_committed
         self._abandoned_at = -math.inf  # monotonic: when a request ended without an answer
-        self._look_for_push = remote_id is not None
+        self._look_for_push = self.remote_committed
         self._poll_failures = 0
         self._next_poll_at = self.began
 
@@ -293,20 +335,20 @@ class AttemptRun:
     def _succeeded(self, finished: Finished, evidence: str = "") -> Step:
         """Keep the outputs of the run, and end it."""
         success = RunOutcome(_SUCCESS, finished.result, evidence, finished.usage)
-        if self._keep is None:
+        if self._data.keep is None:
             return success
         self._success, self._finish, self._long_texts = success, finished.finish, finished.long_texts
         now = self._clock.monotonic()
-        self._keep_until, self._keep_pause = now + self._keep_seconds, KEEP_AGAIN_SECONDS
+        self._keep_until, self._keep_pause = now + self._data.keep_seconds, KEEP_AGAIN_SECONDS
         return self._keep_outputs(success, now)
 
     def _keep_outputs(self, success: RunOutcome, now: float) -> Step:
         """Keep the outputs of a run that has succeeded; wait while the store does not answer. The server's
         answer is there, so every end frees the slot. now: monotonic seconds."""
-        assert self._keep is not None
+        assert self._data.keep is not None
         is_last_try = now >= self._keep_until
         try:
-            kept = self._keep(
+            kept = self._data.keep(
                 success.result, self._finish, is_last_try=is_last_try, long_texts=self._long_texts
             )
         except OutputsUnavailable as error:
@@ -370,12 +412,12 @@ class AttemptRun:
 
     def _start(self) -> Step:
         request = self.request
-        if self._to_send is not None:
+        if self._data.to_send is not None:
             try:
-                request = self._to_send(request)
+                request = self._data.to_send(request)
             except GpuError as error:
                 return RunOutcome(Ending(error, sent=False))
-        if not self._is_fresh():
+        if not self._services.is_fresh():
             return RunOutcome(Ending(LeaseLost("The lease was too old to send under."), sent=False))
         self._started = True
         self._background_cancel.set_reading(on=True)
@@ -440,7 +482,7 @@ class AttemptRun:
         if not self._look_for_push:
             return None
         try:
-            body = self._pushed()
+            body = self._services.pushed()
         except Exception as error:  # the database is away; the push is durable, and the next step reads it
             log.warning("push_not_read", job_id=self.request.job_id, error=str(error).strip())
             return None
@@ -554,14 +596,14 @@ class AttemptRun:
 
     def _prove_free_safely(self) -> str | None:
         try:
-            return self._prove_free()
+            return self._services.prove_free()
         except Exception as error:  # without the database there is no address to ask
             log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
             return None
 
     def _refused_url_safely(self) -> str:
         try:
-            return self._refused_url()
+            return self._services.refused_url()
         except Exception as error:  # the quarantine's sweep asks later
             log.warning("refused_url_probe_failed", job_id=self.request.job_id, error=str(error).strip())
             return ""
@@ -587,7 +629,11 @@ class AttemptRun:
         return self._clock.monotonic() >= self._limit_at
 
     def _is_past_deadline(self) -> bool:
-        return self._deadline is not None and self._seconds_left(self._deadline) <= 0 and self._clocks_agree()
+        return (
+            self._deadline is not None
+            and self._seconds_left(self._deadline) <= 0
+            and self._services.clocks_agree()
+        )
 
     def _seconds_left(self, deadline: datetime) -> float:
         return (deadline - self._clock.now()).total_seconds()

@@ -16,7 +16,6 @@ from artifacts.models import Artifact, RunUpload
 from artifacts.reservations import Used, check_room
 from foundation.database import statements
 from foundation.database.statements import value
-from foundation.public_url import public_url
 from jobs.domain.errors import AttemptOver
 from jobs.execution.pushed_results import read_attempt
 from jobs.execution.run_uploads import WantedOutput, promise_output, require_room_of_run
@@ -93,4 +92,4 @@ def keep_upload(attempt: CogAttempt, file: LocalFile, ports: Ports) -> str:
     key = ObjectKey(attempt.tenant_id, file.sha256)
     if promised.upload is not None:
         ports.artifact_store.write(key, file.length, file.chunks())
-    return public_url(f"/{key}")
+    return f"{settings.DISPATCHER.public_url}/{key}"

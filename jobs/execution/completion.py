@@ -347,9 +347,17 @@ class Completion:
             )
             return None
 
-    def push_after(self, ref: LeaseRef, job_id: str) -> None:
-        """Push the ticket of a prefetched job again, once Redis has released the lease that it followed."""
-        self._release_retries.push_after(ref, job_id)
+    def drop_follower(self, holder: Lease, follower: Lease) -> None:
+        """Drop a prefetched job, and push its ticket again once Redis has released the holder's lease, which
+        drops the job there."""
+        self.keeper.forget(follower.ref)
+        self._release_retries.push_after(holder.ref, follower.job_id)
+
+    def return_follower(self, leases: Leases, follower: Lease) -> None:
+        """Return the lease of a prefetched job while its holder runs, and push its ticket again."""
+        self.release(leases, follower, ReleaseMode.FREE, gpu_seconds=0.0)
+        self.keeper.forget(follower.ref)
+        self._release_retries.push_after(follower.ref, follower.job_id)
 
     def refuse_start(
         self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool

@@ -1,171 +1,174 @@
-"""Slot prefetch: reserves a slot's next job, and makes its run, while the current run is on the GPU.
+"""Slot prefetch: reserves a slot's next job while the current run is on the GPU.
 
-The prefetched job is the follower of the current run's lease (`jobs.execution.slot_loop`). A worker's
-prefetched jobs are kept in `jobs.execution.worker_state.PrefetchedJobs`."""
+The prefetched job is the follower of the current run's lease (the holder); `jobs.execution.slot_loop` decides
+when it is reserved and sent."""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
+from django.conf import settings
 
-from foundation.ids import new_id
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Leases
-from gpus.protocol import Lease, ReleaseMode
+from gpus.protocol import Lease, LeaseRef
 from gpus.runners.registry import is_polled
-from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claiming import make_run, queue_start, read_claimed
-from jobs.execution.completion import RunEnd
-from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
+from jobs.execution.attempt_run import AttemptRun, Order
+from jobs.execution.claiming import Claimed, Claims
+from jobs.execution.completion import Completion, RunEnd
+from jobs.execution.worker_state import ClaimGate, WorkerProcess
+from jobs.ports import Ports
 
 log = structlog.get_logger()
 
+KEPT_SECONDS = 2.0
+"""A prefetched job that has waited this long for the current run is given back."""
+EMPTY_SECONDS = 0.1
+"""Pause after a reservation found no job in the pool."""
 
-class Prefetch:
-    """The prefetch of one run. Called once by the HTTP runner, during or right after sending.
+
+@dataclass(slots=True)
+class Turn:
+    """What is left to do on a slot once this run's request is sent.
 
     deferred_end: the end of the slot's previous run, until it is released and queued.
-    time_slice: of the thread; None: prefetch no job.
+    is_over: it was done.
     """
 
-    def __init__(self, worker: WorkerState, claimed: Claimed) -> None:
-        self.deferred_end: RunEnd | None = None
-        self.time_slice: TimeSlice | None = None
-        self._worker, self._claimed = worker, claimed
-        self._is_done = False
+    deferred_end: RunEnd | None = None
+    is_over: bool = False
 
-    def __call__(self) -> None:
-        """Release the deferred end, and prefetch the next job. Never raises: it must not fail the run."""
-        try:
-            with self._worker.switch_readiness.claim_under_way:
-                self._release_and_prefetch(prefetch=True)
-        except Exception:
-            log.exception("prefetch_failed", job_id=self._claimed.lease.job_id)
 
-    def defer_end(self, ended: RunEnd) -> None:
-        """Keep the end of the slot's previous run, and release it when this object is called."""
-        self.deferred_end = ended
+class Ready(NamedTuple):
+    """A claimed attempt with its run, which is not sent yet."""
 
-    def finish_deferred(self) -> None:
-        """Release a deferred end that is still kept, because the run ended before its runner called this
-        object."""
-        self._release_and_prefetch(prefetch=False)
+    claimed: Claimed
+    run: AttemptRun
+    turn: Turn
 
-    def _release_and_prefetch(self, *, prefetch: bool) -> None:
-        if self._is_done:
-            return
-        worker, claimed, ended = self._worker, self._claimed, self.deferred_end
-        asked_at = worker.ports.clock.monotonic()
-        next_id = new_id() if prefetch and self._may_prefetch(asked_at) else None
-        self._is_done = True
-        self.deferred_end = None  # frees its result's memory while this run goes on
-        following = None
-        if ended is not None:
-            following = ended.release(
-                worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
-            )
-            worker.completion.write_end(ended, gather=True)
-            queue_start(worker, claimed)
-        elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
-            following = self._reserve(next_id)
-            if following is None:
-                worker.prefetched.note_empty(claimed.lease.pool, asked_at)
-        if following is not None:
-            prefetched = open_prefetched(worker, claimed, following, asked_at)
-            if prefetched is not None:
-                ready = make_ready(worker, prefetched)
-                now = worker.ports.clock.monotonic()
-                # a copy: `ready` refers to `prefetched`, and a cycle would wait for the garbage collector
-                worker.prefetched.put(claimed.lease.attempt_id, prefetched._replace(ready=ready), now)
-        if ended is not None and next_id is not None:
-            slots = worker.busy()
-            worker.row_prefetch.request(
-                claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=ended.seconds
-            )
+    @property
+    def lease(self) -> Lease:
+        """The lease under which it runs."""
+        return self.claimed.lease
 
-    def _may_prefetch(self, at: float) -> bool:
-        claimed, worker, expected = self._claimed, self._worker, self._claimed.lease.estimate_seconds
+
+class SlotPrefetch:
+    """The prefetched jobs of a worker's slots, by the attempt that runs there now (the holder). Thread-safe.
+
+    A job is removed by the thread of its slot, which begins it, or by the watcher, which gives it back when
+    the current run takes longer than expected: another slot may be free sooner.
+
+    short_seconds: no job is prefetched behind a run that is expected to take longer, because a prefetched job
+    is bound to one slot, and jobs that arrive later can't overtake it.
+    """
+
+    def __init__(
+        self, ports: Ports, process: WorkerProcess, gate: ClaimGate, claims: Claims, completion: Completion
+    ) -> None:
+        self.short_seconds, self.kept_seconds = settings.DISPATCHER.claim_ahead_seconds, KEPT_SECONDS
+        self._ports, self._process, self._gate = ports, process, gate
+        self._claims, self._completion = claims, completion
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[Ready, float]] = {}
+        self._unanswered: dict[str, str] = {}
+        self._empty_until: dict[str, float] = {}
+        self._lost: list[Ready] = []
+
+    # -- from the thread of the slot -----------------------------------------------------------------
+
+    def may_prefetch(self, holder: Claimed) -> bool:
+        """Return True if a job may be prefetched behind this run."""
         return (
-            expected < worker.prefetched.short_seconds
-            and not is_polled(claimed.spec)
-            and not claimed.spec.at_most_once
-            and worker.may_claim()
-            and self.time_slice is not None
-            and not self.time_slice.is_over(at + expected, expected)
+            holder.lease.estimate_seconds < self.short_seconds
+            and not is_polled(holder.spec)
+            and not holder.spec.at_most_once
+            and self._gate.may_claim()
         )
 
-    def _reserve(self, next_id: str) -> Lease | None:
-        worker, claimed = self._worker, self._claimed
+    def reserve(self, holder: Claimed, attempt_id: str, at: float) -> Lease | None:
+        """Reserve the next ticket as the holder's follower; None if the pool has none, or had none just now.
+
+        attempt_id: of the follower. at: monotonic."""
+        lease = holder.lease
+        with self._lock:
+            if at < self._empty_until.get(lease.pool, at):
+                return None
         try:
-            return claimed.leases.reserve(
-                claimed.lease.ref, worker=worker.name, next_attempt_id=next_id, warm=worker.warm()
+            following = holder.leases.reserve(
+                lease.ref,
+                worker=self._process.name,
+                next_attempt_id=attempt_id,
+                warm=self._process.warm(),
             )
         except LeasingUnavailable as error:
-            log.info("prefetch_not_claimed", slot=claimed.lease.slot, error=str(error))
-            worker.prefetched.note_unanswered(claimed.lease.attempt_id, next_id)
-            return None
+            log.info("prefetch_not_claimed", slot=lease.slot, error=str(error))
+            following = None
+            with self._lock:  # Redis may have granted it
+                self._unanswered[lease.attempt_id] = attempt_id
+        if following is None:
+            with self._lock:
+                self._empty_until[lease.pool] = at + EMPTY_SECONDS
+        return following
 
+    def hold(self, holder: Claimed, lease: Lease, asked_at: float, make: Callable[[Claimed], Ready]) -> None:
+        """Read the follower's job, make its run, and keep it until `take`; if it can't run, return its lease.
 
-def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
-    """Make the run of a claimed attempt, with its prefetch."""
-    prefetch = Prefetch(worker, claimed)
-    return Ready(make_run(worker, claimed, prefetch), prefetch)
+        asked_at: as for `Claims.open_lease`. make: makes the run."""
+        try:
+            claimed = self._claims.read_claimed(holder.fleet, holder.leases, lease)
+        except Exception as error:  # the next claim of this job raises it again, and handles it
+            log.warning(
+                "prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip()
+            )
+            self._completion.return_follower(holder.leases, lease)
+            return
+        if claimed is None:
+            return
+        self._completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
+        ready, now = make(claimed), self._ports.clock.monotonic()
+        with self._lock:
+            self._held[holder.lease.attempt_id] = (ready, now)
 
+    def take(self, holder: Lease) -> tuple[Ready | None, str | None]:
+        """Remove and return the ended holder's prefetched run, and the attempt id of its reservation whose
+        answer was lost; None for what it has not."""
+        with self._lock:
+            ready, _ = self._held.pop(holder.attempt_id, (None, 0.0))
+            return ready, self._unanswered.pop(holder.attempt_id, None)
 
-def send_prefetched_first(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
-    """Let the prefetched run be sent before the ended one is released. Return False if that is not allowed.
+    # -- from other threads ----------------------------------------------------------------------------
 
-    Only after a success without a remote id: after any other end the slot may have to be quarantined or the
-    run adopted.
-    run: the ended one. end: deferred, and released by the prefetched run (`Prefetch.defer_end`).
-    """
-    if (
-        prefetched.ready is None
-        or end.outcome.ending.error is not None
-        or run.remote_id is not None
-        or prefetched.must_wait
-        or not prefetched.ready.run.runner.calls_on_sent
-        or not worker.completion.keeper.begin_follower(prefetched.lease.ref)
-    ):
-        return False
-    prefetched.ready.prefetch.defer_end(end)
-    return True
+    def leases(self) -> list[Lease]:
+        """Return the leases of all prefetched jobs."""
+        with self._lock:
+            return [ready.lease for ready, _ in self._held.values()]
 
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """Cancel those of these jobs that are prefetched: each ends when its slot is free, and is not
+        sent."""
+        with self._lock:
+            for ready, _ in self._held.values():
+                if ready.lease.job_id in job_ids:
+                    ready.run.order(Order.CANCEL)
 
-def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
-    """Read the prefetched job's row and endpoint. If it can't run, return its lease to Redis, and None.
+    def mark_lost(self, ref: LeaseRef) -> None:
+        """Note that another worker holds this lease: its job is not begun."""
+        with self._lock:
+            for holder, (ready, _) in list(self._held.items()):
+                if ready.lease.ref == ref:
+                    self._lost.append(self._held.pop(holder)[0])
 
-    holder: the claim of the current run. asked_at: as for `open_lease`.
-    """
-    try:
-        claimed = read_claimed(worker, holder.fleet, holder.leases, lease)
-    except Exception as error:  # the next claim of this job raises it again, and handles it
-        log.warning("prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
-        _return_prefetched_lease(worker, holder.leases, lease)
-        return None
-    if claimed is not None:
-        worker.completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
-    return claimed
-
-
-def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
-    """Drop a prefetched job, and push its ticket again. holder: the current lease; its release also drops the
-    prefetched job in Redis."""
-    if prefetched is not None:
-        worker.completion.keeper.forget(prefetched.lease.ref)
-        worker.completion.push_after(holder.ref, prefetched.lease.job_id)
-
-
-def return_overdue_prefetched(worker: WorkerState) -> None:
-    """Return the leases of prefetched jobs that waited too long, since another slot may be free sooner (the
-    watcher calls it). While the index is being switched, return all of them."""
-    now = math.inf if worker.ports.layouts.switches_away() else worker.ports.clock.monotonic()
-    for prefetched in worker.prefetched.overdue(now):
-        _return_prefetched_lease(worker, prefetched.leases, prefetched.lease)
-
-
-def _return_prefetched_lease(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    worker.completion.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
-    worker.completion.keeper.forget(lease.ref)
-    worker.completion.push_after(lease.ref, lease.job_id)
+    def return_overdue(self) -> None:
+        """Return the leases of jobs that waited too long, since another slot may be free sooner, and of those
+        whose lease was lost. While the index is being switched, return all of them."""
+        now = math.inf if self._ports.layouts.switches_away() else self._ports.clock.monotonic()
+        with self._lock:
+            late = [holder for holder, (_, since) in self._held.items() if now - since >= self.kept_seconds]
+            found = [*self._lost, *(self._held.pop(holder)[0] for holder in late)]
+            self._lost.clear()
+        for ready in found:
+            self._completion.return_follower(ready.claimed.leases, ready.lease)

@@ -5,15 +5,18 @@ start is queued for the group commit. Run: the request goes to the GPU. Complete
 may grant it to the next ticket in the same step; then the end is queued, and its follow-ups run after the
 commit.
 
-Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
-two runs the GPU waits for one request only. The prefetched job is stored in the slot as its follower, so
-Redis grants the slot to no other worker. When the run ends, the follower's request is sent first; the old
+Next: while a short run is on the GPU, its slot's next job is prefetched (`jobs.execution.prefetch`), so that
+between two runs the GPU waits for one request only. The prefetched job is stored in the slot as its follower,
+so Redis grants the slot to no other worker. When the run ends, the follower's request is sent first; the old
 lease is released while that request is on its way."""
 
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from django.db import connection
@@ -27,15 +30,19 @@ from gpus.registry.registry import mark_too_large
 from jobs.domain.retry import Ending
 from jobs.domain.tracebacks import without_own_frames
 from jobs.execution.attempt_run import AttemptRun, HandedOver, Remote, RunOutcome, Wait
-from jobs.execution.claiming import claim_next, open_lease, start_attempt
-from jobs.execution.completion import RunEnd
-from jobs.execution.prefetch import drop_prefetched, make_ready, send_prefetched_first
-from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
+from jobs.execution.claiming import Claimed, Claims
+from jobs.execution.completion import Completion, RunEnd
+from jobs.execution.prefetch import Ready, SlotPrefetch, Turn
+from jobs.execution.row_prefetch import RowPrefetch
+from jobs.execution.worker_state import ClaimGate, RunsInHand, WorkerProcess
+from jobs.ports import Ports
 
 log = structlog.get_logger()
 _logger = logging.getLogger(__name__)
 
 LONG_SECONDS = 1.0
+SHORT_SLICES = 20
+"""With short jobs and idle threads, a thread is kept for this many time slices."""
 _MESSAGE_CHARS = 500
 
 
@@ -56,167 +63,285 @@ class WorkReport:
     error_code: str = ""
 
 
+def random_short_slices() -> float:
+    """Return `SHORT_SLICES` with jitter, so that the slices of threads that began together end apart."""
+    return SHORT_SLICES * random.uniform(0.75, 1.25)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlice:
+    """How long a Celery task keeps its thread.
+
+    A long run is a task of its own, which Flower shows. Short runs share a task, because a message through
+    the broker costs more than such a run; the slice ends when other wakes may wait for the thread, and at
+    the latest after `short_slices` times `seconds`.
+
+    seconds: the least time that a thread is kept; a job that runs longer is not short. began: monotonic.
+    is_wanted: returns True if other wakes may wait for the thread.
+    """
+
+    seconds: float
+    began: float
+    is_wanted: Callable[[], bool] = lambda: True
+    short_slices: float = SHORT_SLICES
+
+    def is_over(self, now: float, ran_seconds: float) -> bool:
+        """Return True if the thread is handed back after a job that ran for `ran_seconds`. now: monotonic."""
+        worked = now - self.began
+        if worked < self.seconds:
+            return False
+        return ran_seconds >= self.seconds or worked >= self.seconds * self.short_slices or self.is_wanted()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopParts:
+    """The parts of a worker that its loops use, in the order of an attempt's life."""
+
+    ports: Ports
+    process: WorkerProcess
+    gate: ClaimGate
+    claims: Claims
+    make_run: Callable[[Claimed, Callable[[], None]], AttemptRun]
+    runs: RunsInHand
+    prefetch: SlotPrefetch
+    row_prefetch: RowPrefetch
+    completion: Completion
+
+
 class SlotLoop:
     """Runs the attempts of one task, from claim to claim. time_slice: after it the thread is returned to
     Celery's pool."""
 
-    def __init__(self, worker: WorkerState, time_slice: TimeSlice) -> None:
-        self._worker, self._time_slice = worker, time_slice
+    def __init__(self, parts: LoopParts, time_slice: TimeSlice) -> None:
+        self._parts, self._time_slice = parts, time_slice
+        self._now = parts.ports.clock.monotonic
 
     def work(self, pool: str, host: str | None) -> list[WorkReport]:
         """Claim and run until no job is left or the time slice is over.
 
-        host: of a pinned worker, as of `claim_next`.
+        host: of a pinned worker, as of `Claims.claim_next`.
         """
-        worker = self._worker
-        with worker.ports.database():
-            fleet_name = worker.ports.registry.fleet_of(pool)
+        parts = self._parts
+        with parts.ports.database():
+            fleet_name = parts.ports.registry.fleet_of(pool)
         reports: list[WorkReport] = []
-        claimed = claim_next(worker, fleet_name, pool, host)
-        while claimed is not None:
-            claimed, report = self.run(claimed)
+        ready = self._claim(fleet_name, pool, host)
+        while ready is not None:
+            ready, report = self.run(ready)
             reports.append(report)
-            if claimed is None and not worker.is_draining:
+            if ready is None and not parts.gate.is_closed:
                 if self._end_time_slice(pool, host, report.seconds):
                     break
-                claimed = claim_next(worker, fleet_name, pool, host)
+                ready = self._claim(fleet_name, pool, host)
         return reports
 
-    def run(self, claimed: Claimed) -> tuple[Claimed | None, WorkReport]:
-        """Run a claimed attempt to its end. Return the slot's next claim, or None, and the report."""
-        ready = self._prepare(claimed)
-        outcome = self._drive(claimed.lease, ready)
-        seconds = ready.run.elapsed_seconds + claimed.ran_seconds
+    def _claim(self, fleet_name: str, pool: str, host: str | None) -> Ready | None:
+        claimed = self._parts.claims.claim_next(fleet_name, pool, host)
+        return self.prepare(claimed) if claimed is not None else None
+
+    def prepare(self, claimed: Claimed) -> Ready:
+        """Make the run of a claimed attempt."""
+        turn = Turn()
+        return Ready(claimed, self._parts.make_run(claimed, partial(self._on_sent, claimed, turn)), turn)
+
+    def run(self, ready: Ready) -> tuple[Ready | None, WorkReport]:
+        """Run a claimed attempt to its end. Return the slot's next one, or None, and the report."""
+        claimed, run = ready.claimed, ready.run
+        run.start_clock()
+        outcome = self._drive(ready)
+        seconds = run.elapsed_seconds + claimed.so_far.ran_seconds
         following, error = None, None
         if isinstance(outcome, HandedOver):
-            self._hand_over(claimed, ready.run)
+            self._hand_over(ready)
             label = "handed_over"
         else:
             error = outcome.ending.error
             label = error.code if error is not None else "completed"
-            following = self._complete(claimed, outcome, seconds, ready.run)
+            following = self._complete(ready, outcome, seconds)
         return following, _report(claimed.lease, label, seconds, error)
 
-    def _prepare(self, claimed: Claimed) -> Ready:
-        """Make the run, unless it was made when the job was prefetched, and start its clock."""
-        ready = claimed.ready or make_ready(self._worker, claimed)
-        ready.start_clock(self._time_slice)
-        return ready
-
-    def _drive(self, lease: Lease, ready: Ready) -> RunOutcome | HandedOver:
+    def _drive(self, ready: Ready) -> RunOutcome | HandedOver:
         """Step through the run to its end, and commit its remote id. Never raises."""
-        run = ready.run
+        run, lease = ready.run, ready.claimed.lease
         try:
-            with self._worker.running(lease, run):
+            with self._parts.runs.holding(lease, run):
                 try:
                     outcome = self._step_to_end(lease, run)
                 except Exception as error:  # the lease must not be renewed without a run
                     log.exception("run_crashed", job_id=lease.job_id, attempt=lease.attempt_id)
                     outcome = RunOutcome(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
         finally:
-            ready.prefetch.finish_deferred()
+            # unless its runner has called `_on_sent`
+            self._take_turn(ready.claimed, ready.turn, prefetch=False)
         if run.progress_events is not None:
             run.progress_events.end(_trace_of(outcome))
         return outcome
 
     def _step_to_end(self, lease: Lease, run: AttemptRun) -> RunOutcome | HandedOver:
-        worker = self._worker
+        parts = self._parts
         if lease.estimate_seconds >= LONG_SECONDS:
             connection.close()  # not needed while the GPU runs
-            worker.show_run(lease)
+            parts.process.show_run(lease)
         while True:
             run.woken.clear()
             step = run.step()
             if isinstance(step, Wait):
-                worker.wait(run, step.seconds)
+                parts.process.wait(run, step.seconds)
             elif isinstance(step, Remote):
-                worker.completion.write_remote_id(lease, step.remote_id, run.remote_id_committed)
-                worker.completion.backoff.reset(lease.server)
+                parts.completion.write_remote_id(lease, step.remote_id, run.remote_id_committed)
+                parts.completion.backoff.reset(lease.server)
             else:
                 return step
 
-    def _complete(
-        self, claimed: Claimed, outcome: RunOutcome, seconds: float, run: AttemptRun
-    ) -> Claimed | None:
+    # -- while the request is on its way -----------------------------------------------------------------
+
+    def _on_sent(self, claimed: Claimed, turn: Turn) -> None:
+        """Release the slot's previous run, and prefetch its next job. The runner calls it once, during or
+        right after sending. Never raises: it must not fail the run."""
+        try:
+            with self._parts.gate.under_way:
+                self._take_turn(claimed, turn, prefetch=True)
+        except Exception:
+            log.exception("prefetch_failed", job_id=claimed.lease.job_id)
+
+    def _take_turn(self, claimed: Claimed, turn: Turn, *, prefetch: bool) -> None:
+        """Release the deferred end, if there is one, and hold the job that follows this run."""
+        if turn.is_over:
+            return
+        parts, ended = self._parts, turn.deferred_end
+        asked_at = self._now()
+        next_id = new_id() if prefetch and self._may_prefetch(claimed, asked_at) else None
+        turn.is_over = True
+        turn.deferred_end = None  # frees its result's memory while this run goes on
+        following = None
+        if ended is not None:
+            following = ended.release(
+                parts.completion, next_attempt_id=next_id, warm=parts.process.warm(), begun=claimed.lease
+            )
+            parts.completion.write_end(ended, gather=True)
+            parts.claims.queue_start(claimed)
+        elif next_id is not None:
+            following = parts.prefetch.reserve(claimed, next_id, asked_at)
+        if following is not None:
+            parts.prefetch.hold(claimed, following, asked_at, self.prepare)
+        if ended is not None and next_id is not None:
+            self._read_next_rows(claimed, len(parts.runs), ended.seconds)
+
+    def _may_prefetch(self, claimed: Claimed, at: float) -> bool:
+        expected = claimed.lease.estimate_seconds
+        return self._parts.prefetch.may_prefetch(claimed) and not self._time_slice.is_over(
+            at + expected, expected
+        )
+
+    # -- after the run -----------------------------------------------------------------------------------
+
+    def _complete(self, ready: Ready, outcome: RunOutcome, seconds: float) -> Ready | None:
         """Release and write now, or leave both to the prefetched run, which does them after its request is
-        sent. Return the slot's next claim, or None."""
-        worker, lease, ending = self._worker, claimed.lease, outcome.ending
-        now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
+        sent. Return the slot's next run, or None."""
+        parts, claimed, ending = self._parts, ready.claimed, outcome.ending
+        lease, now, retries = claimed.lease, parts.ports.clock.now(), claimed.job["max_retries"]
         end = RunEnd(claimed.leases, lease, claimed.spec, retries, outcome, seconds, now, claimed.started)
         if isinstance(ending.error, DoesNotFit):
-            _leave_to_larger_servers(worker, lease, ending.error)
-        prefetched, unanswered_id = worker.prefetched.take(lease.attempt_id)
+            _leave_to_larger_servers(parts.ports, lease, ending.error)
+        prefetched, unanswered_id = parts.prefetch.take(lease)
         refused = claimed.refused
         if refused is not None:
             is_free = not ending.suspect
-            worker.completion.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
-            drop_prefetched(worker, prefetched, lease)
+            parts.completion.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
+            self._drop(prefetched, lease)
             return None
-        may_claim = not ending.suspect and worker.may_claim()
-        if prefetched is not None and may_claim and send_prefetched_first(worker, prefetched, run, end):
+        may_claim = not ending.suspect and parts.gate.may_claim()
+        if prefetched is not None and may_claim and self._may_send_first(prefetched, ready.run, end):
+            prefetched.turn.deferred_end = end
             return prefetched
         return self._next(claimed, end, prefetched, unanswered_id, may_claim=may_claim)
+
+    def _may_send_first(self, prefetched: Ready, ended: AttemptRun, end: RunEnd) -> bool:
+        """Return True if the prefetched run may be sent before the ended one is released, and renew its lease
+        from now on.
+
+        Only after a success without a remote id: after any other end the slot may have to be quarantined or
+        the run adopted.
+        """
+        return (
+            end.outcome.ending.error is None
+            and ended.remote_id is None
+            and not prefetched.claimed.must_wait
+            and prefetched.run.runner.calls_on_sent
+            and self._parts.completion.keeper.begin_follower(prefetched.lease.ref)
+        )
 
     def _next(
         self,
         claimed: Claimed,
         end: RunEnd,
-        prefetched: Claimed | None,
+        prefetched: Ready | None,
         unanswered_id: str | None,
         *,
         may_claim: bool,
-    ) -> Claimed | None:
-        """Release the slot. Return its prefetched job, or the claim of the next ticket, which the release
-        grants.
+    ) -> Ready | None:
+        """Release the slot. Return its prefetched run, or that of the next ticket, which the release grants.
 
         unanswered_id: the attempt id of a reservation whose answer was lost.
         """
-        worker, lease = self._worker, claimed.lease
-        asked_at = worker.ports.clock.monotonic()
+        parts, lease = self._parts, claimed.lease
+        asked_at = self._now()
         if prefetched is None:  # else it is leased already, and runs even if the time slice is over
             may_claim = may_claim and not self._time_slice.is_over(asked_at, end.seconds)
         if may_claim:
-            slots = worker.busy() + 1
-            worker.row_prefetch.request(claimed.fleet, lease.pool, slots=slots, ran_seconds=end.seconds)
+            self._read_next_rows(claimed, len(parts.runs) + 1, end.seconds)
         # the same id again: if Redis granted the lost reservation, the release returns that lease
         next_id = prefetched.lease.attempt_id if prefetched else unanswered_id or new_id()
-        with worker.switch_readiness.claim_under_way:
+        with parts.gate.under_way:
             following = end.release(
-                worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
+                parts.completion, next_attempt_id=next_id if may_claim else None, warm=parts.process.warm()
             )
-            worker.completion.write_end(end, gather=following is not None)
+            parts.completion.write_end(end, gather=following is not None)
             if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
-                worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
-                return start_attempt(worker, prefetched)
-            drop_prefetched(worker, prefetched, lease)
+                parts.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
+                started = parts.claims.start_attempt(prefetched.claimed)
+                return prefetched if started is not None else None
+            self._drop(prefetched, lease)
             if following is None:
                 return None
-            return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
+            opened = parts.claims.open_lease(claimed.fleet, claimed.leases, following, asked_at)
+        return self.prepare(opened) if opened is not None else None
 
-    def _hand_over(self, claimed: Claimed, run: AttemptRun) -> None:
+    def _hand_over(self, ready: Ready) -> None:
         """Release the lease of a run that goes on at its server, for another worker to poll."""
-        prefetched, _ = self._worker.prefetched.take(claimed.lease.attempt_id)
-        self._worker.completion.hand_over(claimed.leases, claimed.lease, lost=run.was_lost)
-        drop_prefetched(self._worker, prefetched, claimed.lease)
+        claimed, parts = ready.claimed, self._parts
+        prefetched, _ = parts.prefetch.take(claimed.lease)
+        parts.completion.hand_over(claimed.leases, claimed.lease, lost=ready.run.was_lost)
+        self._drop(prefetched, claimed.lease)
+
+    def _drop(self, prefetched: Ready | None, holder: Lease) -> None:
+        """Drop the prefetched job of a slot that runs no job of this worker next."""
+        if prefetched is not None:
+            self._parts.completion.drop_follower(holder, prefetched.lease)
+
+    def _read_next_rows(self, claimed: Claimed, slots: int, ran_seconds: float) -> None:
+        """Request the rows of the pool's next jobs. slots: busy ones of this worker."""
+        self._parts.row_prefetch.request(
+            claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=ran_seconds
+        )
 
     def _end_time_slice(self, pool: str, host: str | None, ran_seconds: float) -> bool:
         """End the time slice if it is over: send a wake, whose task continues. Return False if this thread
         must continue to claim."""
-        worker = self._worker
-        if not self._time_slice.is_over(worker.ports.clock.monotonic(), ran_seconds):
+        parts = self._parts
+        if not self._time_slice.is_over(self._now(), ran_seconds):
             return False
-        if worker.ports.send_wakes([Wakes(pool, host, 1)]):
+        if parts.ports.send_wakes([Wakes(pool, host, 1)]):
             return True
         # The broker is away, and the slot must not wait for it: this thread claims again.
         # An empty write: when it is done, all writes before it are committed.
-        worker.wait_for_commit(worker.completion.writer.submit(lambda: None))
+        parts.process.wait_for_commit(parts.completion.writer.submit(lambda: None))
         return False
 
 
-def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFit) -> None:
+def _leave_to_larger_servers(ports: Ports, lease: Lease, error: DoesNotFit) -> None:
     """Mark the model as too large for this server, before its job is queued again and claimed here."""
     try:
-        ports = worker.ports
         ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))
     except Exception as failed:  # the database is away: this server may claim the job again, at no cost
         log.warning("too_large_not_stored", server=lease.server, model=lease.model, error=str(failed).strip())

@@ -19,7 +19,9 @@ from django.conf import settings
 
 from foundation.database import statements
 from foundation.database.statements import value
-from jobs.execution.worker_state import WorkerState
+from gpus.protocol import Clock
+from jobs.execution.claiming import UncertainClaims
+from jobs.execution.completion import Completion
 from jobs.models import WorkerSign
 
 HEARTBEAT_SECONDS = 2.0
@@ -61,10 +63,13 @@ def drop_old_heartbeats(now: datetime) -> int:
 
 
 class WorkerHeartbeats:
-    """Writes the heartbeats of one worker. Thread-safe."""
+    """Writes the heartbeats of one worker. Thread-safe.
 
-    def __init__(self, worker: WorkerState) -> None:
-        self._worker = worker
+    completion: has its name, its leases, and the writer of the rows. uncertain: its claims without an answer.
+    """
+
+    def __init__(self, clock: Clock, completion: Completion, uncertain: UncertainClaims) -> None:
+        self._clock, self._completion, self._uncertain = clock, completion, uncertain
         self._lock = threading.Lock()
         self._written_at = self._held_at = float("-inf")
         self._cut_off: list[str] = []
@@ -72,9 +77,9 @@ class WorkerHeartbeats:
 
     def write_if_due(self) -> None:
         """Queue a heartbeat if one is due. Never waits: a database that hangs must not stop the caller."""
-        worker, now = self._worker, self._worker.ports.clock.monotonic()
+        now = self._clock.monotonic()
         with self._lock:
-            if worker.completion.keeper.held() or worker.uncertain_claims.by_fleet():
+            if self._completion.keeper.held() or self._uncertain.by_fleet():
                 self._held_at = now
             if now - self._held_at > 2 * settings.DISPATCHER.lease_seconds:
                 return
@@ -84,27 +89,27 @@ class WorkerHeartbeats:
             if self._writing is not None and not self._writing.done():
                 return
             self._written_at, self._cut_off = now, cut_off
-            self._writing = worker.completion.writer.submit(lambda: self._write(cut_off))
+            self._writing = self._completion.writer.submit(lambda: self._write(cut_off))
 
     def end(self) -> None:
         """Delete the worker's row: it stops, and holds no lease any more."""
         with self._lock:
             self._held_at = float("-inf")
             if self._written_at > float("-inf"):
-                self._worker.completion.writer.submit(
-                    lambda: WorkerSign.objects.filter(worker=self._worker.name).delete() and None
+                self._completion.writer.submit(
+                    lambda: WorkerSign.objects.filter(worker=self._completion.name).delete() and None
                 )
 
     def _cut_off_attempts(self) -> list[str]:
         """Return ids of attempts whose lease was not renewed lately, early enough to write them before the
         leases expire."""
         renew = settings.DISPATCHER.renew_seconds
-        held = self._worker.completion.keeper.unconfirmed(renew + _alive_seconds() / 4)
-        asked = self._worker.uncertain_claims.by_fleet().values()
+        held = self._completion.keeper.unconfirmed(renew + _alive_seconds() / 4)
+        asked = self._uncertain.by_fleet().values()
         return sorted({*held, *(attempt for attempts in asked for attempt in attempts)})
 
     def _write(self, cut_off: Sequence[str]) -> None:
-        row = WorkerSign(worker=self._worker.name, at=self._worker.ports.clock.now(), cut_off=list(cut_off))
+        row = WorkerSign(worker=self._completion.name, at=self._clock.now(), cut_off=list(cut_off))
         WorkerSign.objects.bulk_create(
             [row], update_conflicts=True, unique_fields=["worker"], update_fields=["at", "cut_off"]
         )

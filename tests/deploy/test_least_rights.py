@@ -23,6 +23,7 @@ from gpus.leasing.store import RedisLeases
 from gpus.protocol import SystemClock
 from gpus.runners.base import RunRequest
 from jobs.execution.gpu_worker import GpuWorker
+from jobs.execution.worker_state import WorkerProcess
 from tests.jobs.execution.test_run_outputs import SavingRunner
 from tests.support.factories import make_model
 from tests.support.fakes import Told, make_ports
@@ -126,7 +127,9 @@ def test_a_worker_saves_a_file_and_a_long_result_with_its_role(
     try:
         if gpu_role:
             connections.settings["default"]["USER"] = gpu_role
-        worker = GpuWorker(shop.ports, runners=lambda spec: SavingRunner(run))
+        worker = GpuWorker(
+            shop.ports, WorkerProcess(shop.ports.transport, runners=lambda spec: SavingRunner(run))
+        )
         worker.start()
         shop.workers.append(worker)
         shop.work(worker).join(60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
@@ -33,8 +33,9 @@ class Shop:
     told: Told
     workers: list[GpuWorker]
 
-    def worker(self) -> GpuWorker:
-        worker = GpuWorker(self.ports)
+    def worker(self, **parts: Any) -> GpuWorker:
+        """parts: ports in place of the shop's."""
+        worker = GpuWorker(replace(self.ports, **parts))
         worker.start()
         self.workers.append(worker)
         return worker

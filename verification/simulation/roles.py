@@ -12,14 +12,13 @@ from django.db import DatabaseError
 
 from gpus.leasing.values import Wakes
 from gpus.models import Process as ProcessRow
-from gpus.protocol import Lease
 from gpus.registry import processes
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.gpu_worker import WATCH_SECONDS, GpuWorker
 from jobs.execution.group_commit import MAX_BATCH, AfterCommit, GroupCommitWriter, LatestWrites, Write
 from jobs.execution.presence import Presence
 from jobs.execution.row_prefetch import GATHER_SECONDS
-from jobs.execution.worker_state import WorkerState
+from jobs.execution.worker_state import WorkerProcess
 from jobs.ports import Ports
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
@@ -106,22 +105,49 @@ class FiberPresence(Presence):
             self._scheduler.sleep(PRESENCE_SECONDS)
 
 
+class FiberProcess(WorkerProcess):
+    """A GPU worker's process whose runs wait in fibers."""
+
+    def __init__(self, ports: Ports, scheduler: Scheduler, process: Process) -> None:
+        super().__init__(ports.transport, name=process.name)
+        self._scheduler, self._process = scheduler, process
+
+    def new_event(self) -> Any:
+        """Return an event that a fiber waits for."""
+        return Event(self._scheduler)
+
+    def wait(self, run: AttemptRun, seconds: float) -> None:
+        run.woken.wait(seconds)
+
+    def in_background(self, work: Callable[[], None]) -> None:
+        """Run `work` in another fiber of the process."""
+        self._scheduler.spawn(
+            self._process, lambda: survive(self._scheduler, self._process, "beside a run", work)
+        )
+
+    def wait_for_commit(self, written: Future[Any]) -> None:
+        """Suspend the fiber until the write is committed or has failed."""
+        done = Event(self._scheduler)
+        written.add_done_callback(lambda _: done.set())
+        done.wait()
+
+
 class FiberWorker(GpuWorker):
     """A GPU worker whose threads are fibers."""
 
     def __init__(self, ports: Ports, scheduler: Scheduler, process: Process, **options: Any) -> None:
         super().__init__(
             ports,
-            name=process.name,
+            FiberProcess(ports, scheduler, process),
             writer=lambda after, again: FiberWriter(after, again, scheduler, process),
             **options,
         )
         self._scheduler, self._process = scheduler, process
-        self._nudge = Event(scheduler)
+        self.nudged = Event(scheduler)  # type: ignore[assignment]
         self.row_prefetch.requested = Event(scheduler)  # type: ignore[assignment]
         # jobs are long here, and rows much older than in production must break no law
         self.row_prefetch.short_seconds, self.row_prefetch.fresh_seconds = math.inf, OLD_ROWS_SECONDS
-        self.prefetched.short_seconds, self.prefetched.kept_seconds = math.inf, KEPT_SECONDS
+        self.prefetch.short_seconds, self.prefetch.kept_seconds = math.inf, KEPT_SECONDS
 
     def start(self) -> None:
         if self.presence is not None:
@@ -132,36 +158,11 @@ class FiberWorker(GpuWorker):
         self._scheduler.spawn(self._process, self._prefetch_rows)
         self._scheduler.spawn(self._process, self._write_heartbeats)
 
-    def running(self, lease: Lease, run: AttemptRun) -> Any:
-        """Register a run as the product does; its wake-up event is a fiber's."""
-        run.woken = Event(self._scheduler)  # type: ignore[assignment]
-        return super().running(lease, run)
-
-    def wait(self, run: AttemptRun, seconds: float) -> None:
-        run.woken.wait(seconds)
-
-    def in_background(self, work: Callable[[], None]) -> None:
-        """Run `work` in another fiber of the process."""
-        self._scheduler.spawn(self._process, lambda: self._step("beside a run", work))
-
-    def wait_for_commit(self, written: Future[Any]) -> None:
-        """Suspend the fiber until the write is committed or has failed."""
-        done = Event(self._scheduler)
-        written.add_done_callback(lambda _: done.set())
-        done.wait()
-
-    def nudge(self, job_ids: Sequence[str]) -> None:
-        """Wake the watcher for changed jobs, as the product does."""
-        super().nudge(job_ids)
-        if self._nudged.is_set():
-            self._nudge.set()
-
     def _watch(self) -> None:
         while True:
-            self._nudge.wait(2.0 * WATCH_SECONDS)
-            self._nudge.clear()
-            self._nudged.clear()
-            self._step("watch", self.check_external_changes)
+            self.nudged.wait(2.0 * WATCH_SECONDS)
+            self.nudged.clear()
+            self._step("watch", self.watch)
 
     def _keep(self) -> None:
         keeper, clock = self.completion.keeper, self.ports.clock
@@ -181,11 +182,15 @@ class FiberWorker(GpuWorker):
             self._step("row-prefetch", self.row_prefetch.read_requested)
 
     def _step(self, name: str, step: Callable[[], Any]) -> None:
-        """A worker's threads survive errors in one of their rounds."""
-        try:
-            step()
-        except Exception as error:
-            self._scheduler.note(self._process.name, f"{name} failed: {error}")
+        survive(self._scheduler, self._process, name, step)
+
+
+def survive(scheduler: Scheduler, process: Process, name: str, step: Callable[[], Any]) -> None:
+    """Take a step; a worker's threads survive errors in one of their rounds."""
+    try:
+        step()
+    except Exception as error:
+        scheduler.note(process.name, f"{name} failed: {error}")
 
 
 class WorkerRole:
@@ -198,7 +203,7 @@ class WorkerRole:
         self.process, self.ports = process, ports
         self.takes = True
 
-        def presence(worker: WorkerState) -> Presence:
+        def presence(worker: GpuWorker) -> Presence:
             ready = worker.switch_readiness.ready_switches
             return FiberPresence(ports, scheduler, process, ProcessRow.Kind.GPU, ready=ready)
 

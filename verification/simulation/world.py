@@ -28,7 +28,7 @@ from gpus.registry.processes import Layouts
 from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
-from jobs.execution import worker_heartbeats, worker_state
+from jobs.execution import slot_loop, worker_heartbeats
 from jobs.execution.pushed_results import accept_push, admit_push
 from jobs.models import Tenant
 from jobs.ports import LimitCaches, Ports, tenant_changes
@@ -437,7 +437,7 @@ class World:
         ids._last_milliseconds = -1
         _forget_registry()
         queries.KEEP_SECONDS = 1e9  # expires only by virtual time
-        worker_state.SHORT_SLICES = SHORT_SLICES
+        slot_loop.SHORT_SLICES = SHORT_SLICES
         worker_heartbeats.HEARTBEAT_SECONDS = HEARTBEAT_SECONDS
         callbacks.use_short_delays()
 

@@ -23,7 +23,6 @@ from dispatcher_project.cli.doctor import fleet, parts, stuck, workflows
 from dispatcher_project.cli.doctor.artifacts import artifacts
 from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
 from dispatcher_project.cli.screen import plain
-from foundation.public_url import public_url
 from gpus.leasing.connect import connect
 
 WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, parts.metrics)
@@ -101,8 +100,9 @@ def real_view() -> View:
 
 def ask_web() -> tuple[int, Mapping[str, Any]]:
     """Status and body of the web's readiness. Raises OSError."""
+    url = f"{settings.DISPATCHER.public_url}/readyz?strict=1"
     try:
-        with urllib.request.urlopen(public_url("/readyz?strict=1"), timeout=_ASK_WEB_SECONDS) as answer:
+        with urllib.request.urlopen(url, timeout=_ASK_WEB_SECONDS) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

@@ -12,10 +12,13 @@ from typing import Any
 from gpus.leasing.contract import Leases
 from gpus.runners.base import CONFIRMED_CANCEL, Abort, Accepted, Finished, RunRequest, StillRunning
 from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.claiming import Claimed
 from jobs.execution.follow_ups import push_tickets
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.group_commit import AfterCommit, LatestWrites, Write, write_batch
-from jobs.execution.worker_state import TimeSlice
+from jobs.execution.prefetch import Ready
+from jobs.execution.slot_loop import SlotLoop, TimeSlice, WorkReport
+from jobs.execution.worker_state import WorkerProcess
 from jobs.models import Job
 from jobs.transitions import Touched
 from tests.support.factories import make_job
@@ -140,7 +143,7 @@ class WatchedLeases:
         return [(given, named) for called, given, named in self.calls if called == name]
 
 
-class HandWorker(GpuWorker):
+class HandProcess(WorkerProcess):
     """awaited: how often a commit was waited for. on_await, on_wait: what happens meanwhile."""
 
     awaited = 0
@@ -156,16 +159,29 @@ class HandWorker(GpuWorker):
         self.on_wait(seconds)
 
 
+def run_claimed(
+    worker: GpuWorker, time_slice: TimeSlice, claimed: Claimed
+) -> tuple[Ready | None, WorkReport]:
+    """Runs a claimed attempt; the slot's next one, and the report."""
+    loop = SlotLoop(worker.loop_parts, time_slice)
+    return loop.run(loop.prepare(claimed))
+
+
 @dataclass
 class Hands:
     """One worker with its leases, rows, clock and GPU."""
 
-    worker: HandWorker
+    worker: GpuWorker
+    process: HandProcess
     writer: HandWriter
     clock: ManualClock
     gpu: Gpu
     leases: WatchedLeases
     sent_wakes: list[Any] = field(default_factory=list)
+    loop: SlotLoop = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loop = SlotLoop(self.worker.loop_parts, GOES_ON)
 
     def submit(self, payload: Mapping[str, Any] | None = None, **values: Any) -> Job:
         job = make_job("m", at=self.clock.now(), payload=dict(payload or {}), **values)
@@ -182,8 +198,10 @@ class Hands:
         return self.leases.real.slots("gpu-1")[0].state
 
 
-def by_hand(shop: Shop, *answers: Any, generation_age: float | None = OLD, wake: bool = True) -> Hands:
-    """answers: of the GPU. wake: whether the broker takes wakes."""
+def by_hand(
+    shop: Shop, *answers: Any, generation_age: float | None = OLD, wake: bool = True, **ports: Any
+) -> Hands:
+    """answers: of the GPU. wake: whether the broker takes wakes. ports: in place of the shop's."""
     clock, wakes = ManualClock(), []
     leases = WatchedLeases(shop.leases, generation_age)
     gpu = Gpu(clock, *answers)
@@ -192,12 +210,13 @@ def by_hand(shop: Shop, *answers: Any, generation_age: float | None = OLD, wake:
         wakes.extend(asked)
         return sum(one.count for one in asked) if wake else 0
 
-    ports = replace(shop.ports, clock=clock, leases=lambda fleet: leases, send_wakes=send)
-    worker = HandWorker(ports, name="w", runners=lambda spec: gpu, writer=HandWriter)
+    parts = replace(shop.ports, clock=clock, leases=lambda fleet: leases, send_wakes=send, **ports)
+    process = HandProcess(parts.transport, name="w", runners=lambda spec: gpu)
+    worker = GpuWorker(parts, process, writer=HandWriter)
     writer = worker.completion.writer
     assert isinstance(writer, HandWriter)
-    worker.on_await, worker.on_wait = writer.commit, partial(_meanwhile, clock, writer)
-    return Hands(worker, writer, clock, gpu, leases, wakes)
+    process.on_await, process.on_wait = writer.commit, partial(_meanwhile, clock, writer)
+    return Hands(worker, process, writer, clock, gpu, leases, wakes)
 
 
 def _meanwhile(clock: ManualClock, writer: HandWriter, seconds: float) -> None:

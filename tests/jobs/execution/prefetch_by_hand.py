@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.execution import claiming
 from jobs.execution.completion import RunEnd
-from jobs.execution.slot_loop import SlotLoop
-from jobs.execution.worker_state import Claimed, TimeSlice
+from jobs.execution.prefetch import Ready
+from jobs.execution.slot_loop import TimeSlice
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
 from tests.support.shop import Shop
@@ -23,25 +22,26 @@ def hands(shop: Shop) -> Hands:
 
 def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
     hands = by_hand(shop, *answers, **how)
-    hands.worker.prefetched.short_seconds = AHEAD
+    hands.worker.prefetch.short_seconds = AHEAD
     return hands
 
 
-def run_first(hands: Hands, turn: TimeSlice = GOES_ON) -> Claimed | None:
+def run_first(hands: Hands, turn: TimeSlice = GOES_ON) -> Ready | None:
     """Runs the first job that waits; what the slot runs next."""
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     assert claimed is not None
-    return SlotLoop(hands.worker, turn).run(claimed)[0]
+    return run_next(hands, hands.loop.prepare(claimed), turn)
 
 
-def run_next(hands: Hands, claimed: Claimed | None, turn: TimeSlice = GOES_ON) -> Claimed | None:
-    assert claimed is not None
-    return SlotLoop(hands.worker, turn).run(claimed)[0]
+def run_next(hands: Hands, ready: Ready | None, turn: TimeSlice = GOES_ON) -> Ready | None:
+    assert ready is not None
+    hands.loop._time_slice = turn
+    return hands.loop.run(ready)[0]
 
 
-def deferred_end(claimed: Claimed) -> RunEnd | None:
+def deferred_end(ready: Ready) -> RunEnd | None:
     """The run before it, whose end is not released yet."""
-    return claimed.ready.prefetch.deferred_end if claimed.ready else None
+    return ready.turn.deferred_end
 
 
 def tries(job: Job) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
-from jobs.execution.attempt_run import AttemptRun, Remote, Wait
+from jobs.execution.attempt_run import AttemptRun, Remote, RunSoFar, Wait
 from tests.support.fakes import ManualClock
 
 ASYNC = ModelSpec(
@@ -58,6 +59,8 @@ def _say(answer: Any) -> Any:
 
 
 class Bench:
+    """A run and what it asks of its worker (`RunServices`)."""
+
     def __init__(
         self,
         runner: Any,
@@ -74,20 +77,33 @@ class Bench:
         self.fresh = True
         self.push: Mapping[str, Any] | None = None
         self.evidence: str | None = None
-        self.clocks_agree = True
+        self.agree = True
         request = RunRequest("j", "a", model, endpoint, {}, "gpu-1/0", 1, limit_seconds=limit)
+        self.in_background = in_background
         self.run = AttemptRun(
             request,
             runner,
-            self.clock,
+            self,
             deadline=None if deadline is None else self.clock.now() + timedelta(seconds=deadline),
-            clocks_agree=lambda: self.clocks_agree,
-            is_fresh=lambda: self.fresh,
-            pushed=lambda: self.push,
-            prove_free=lambda: self.evidence,
-            in_background=in_background,
-            remote_id=remote_id,
+            so_far=RunSoFar(remote_id),
         )
+
+    new_event = staticmethod(threading.Event)
+
+    def is_fresh(self) -> bool:
+        return self.fresh
+
+    def clocks_agree(self) -> bool:
+        return self.agree
+
+    def pushed(self) -> Mapping[str, Any] | None:
+        return self.push
+
+    def prove_free(self) -> str | None:
+        return self.evidence
+
+    def refused_url(self) -> str:
+        return ""
 
     def accept(self) -> Bench:
         assert self.run.step() == Remote("r1")

@@ -188,13 +188,13 @@ def test_the_jobs_deadline_stops_the_run():
 
 def test_no_run_is_stopped_by_its_jobs_deadline_while_the_clocks_differ():
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), deadline=10.0).accept()
-    bench.clocks_agree = False
+    bench.agree = False
     bench.clock.at += timedelta(hours=1)
     step = bench.run.step()
     assert isinstance(step, Wait)
     assert step.seconds > 0
     bench.clock.at -= timedelta(seconds=3595)  # it was wrong, and is right again
-    bench.clocks_agree = True
+    bench.agree = True
     assert isinstance(bench.run.step(), Wait)
     bench.clock.move(6.0)
     assert bench.run.step().ending.error.code == "stopped_by_deadline"

@@ -190,7 +190,7 @@ def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
     assert (until - Attempt.objects.get(job=job).started_at).total_seconds() == 300.0
 
     def asked() -> bool:
-        return any(run._background_cancel.was_requested for _, run in worker._runs.values())
+        return any(run._background_cancel.was_requested for _, run in worker.runs.all())
 
     wait_for(asked)
     assert (state(job), plain.began()) == ("running", 1)
@@ -278,7 +278,7 @@ def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
             cancel_job(job.id, ports=shop.ports)
             has_asked: Callable[[], bool] = lambda: any(  # noqa: E731
                 run._background_cancel.was_requested and not run._background_cancel._is_requesting
-                for _, run in worker._runs.values()
+                for _, run in worker.runs.all()
             )
             wait_for(has_asked)
             plain.open("a")

@@ -8,10 +8,8 @@ from django.conf import settings
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
-from jobs.execution import claiming
-from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt, Job
-from tests.jobs.execution.by_hand import GOES_ON, OLD, OVER, by_hand
+from tests.jobs.execution.by_hand import GOES_ON, OLD, OVER, by_hand, run_claimed
 from tests.support.shop import state
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,9 +19,9 @@ LEASE_SECONDS = settings.DISPATCHER.lease_seconds
 
 def run_after(hands, seconds: float):
     """Claims, lets time pass, runs."""
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.clock.move(seconds)
-    return SlotLoop(hands.worker, OVER).run(claimed)[1]
+    return run_claimed(hands.worker, OVER, claimed)[1]
 
 
 # -- the lease's age ------------------------------------------------------------------------------------
@@ -52,9 +50,9 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     hands = by_hand(shop)
     hands.submit()
     hands.leases.instead["renew"] = lambda real, worker, leases, *others: [lease.ref for lease in leases]
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.worker.completion.keeper.step(hands.clock.monotonic())
-    SlotLoop(hands.worker, OVER).run(claimed)
+    run_claimed(hands.worker, OVER, claimed)
     assert hands.gpu.sent == []
 
 
@@ -90,8 +88,8 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
         return lease
 
     hands.leases.instead["release"] = late
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
-    following, _ = SlotLoop(hands.worker, GOES_ON).run(claimed)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
+    following, _ = run_claimed(hands.worker, GOES_ON, claimed)
     assert following is None
     assert hands.gpu.sent == [first.id]
     assert Attempt.objects.count() == 1
@@ -107,9 +105,9 @@ def test_after_a_commit_that_took_longer_than_the_lease_no_request_is_sent(shop)
         hands.clock.move(LEASE_SECONDS)
         hands.writer.commit()
 
-    hands.worker.on_await = late
+    hands.process.on_await = late
     run_after(hands, 0.0)
-    assert hands.worker.awaited == 1
+    assert hands.process.awaited == 1
     assert hands.gpu.sent == []
 
 
@@ -154,21 +152,21 @@ def test_in_an_older_generation_a_request_does_not_wait_for_the_commit(shop, age
     hands.writer.at_once = False
     seen = started_rows(hands)
     hands.worker.work("m")
-    assert (seen, hands.worker.awaited) == ([0], 0)
+    assert (seen, hands.process.awaited) == ([0], 0)
 
 
 def test_a_new_generation_is_noticed_within_a_second(shop):
     hands = by_hand(shop)
-    assert not hands.worker.must_await_starts("main", hands.leases)
+    assert not hands.worker.claims.must_await_starts("main", hands.leases)
     hands.leases.instead["unsure_age_seconds"] = lambda real: 0.5
     hands.clock.move(1.0)
-    assert hands.worker.must_await_starts("main", hands.leases)
+    assert hands.worker.claims.must_await_starts("main", hands.leases)
 
 
 def test_each_fleet_has_its_own_generation(shop):
     hands, other = by_hand(shop), by_hand(shop, generation_age=0.0)
-    assert not hands.worker.must_await_starts("main", hands.leases)
-    assert hands.worker.must_await_starts("far", other.leases)
+    assert not hands.worker.claims.must_await_starts("main", hands.leases)
+    assert hands.worker.claims.must_await_starts("far", other.leases)
 
 
 def test_an_at_most_once_model_awaits_its_start_in_any_generation(shop):
@@ -193,7 +191,7 @@ def test_a_refused_start_sends_nothing(shop, at_most_once):
         Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=hands.clock.now())
         hands.writer.commit()
 
-    hands.worker.on_await = cancelled_first
+    hands.process.on_await = cancelled_first
     assert hands.worker.work("m") == [], "no run began"
     assert hands.gpu.sent == []
     assert state(job) == JobState.CANCELLED

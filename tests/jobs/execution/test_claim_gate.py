@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from django.db import OperationalError
@@ -32,7 +31,7 @@ def behind(hands):
 
 
 def paused(hands):
-    hands.worker.pause_claims(60.0)
+    hands.worker.gate.pause(60.0)
 
 
 def draining(hands):
@@ -76,7 +75,7 @@ def test_a_worker_that_may_claim_gets_the_next_ticket_with_the_release(shop):
 
 def test_each_claim_carries_the_models_that_are_loaded_then(shop):
     hands = by_hand(shop)
-    hands.worker.warm = lambda: [f"after-{len(hands.gpu.sent)}"]
+    hands.process.warm = lambda: [f"after-{len(hands.gpu.sent)}"]
     hands.submit()
     hands.submit()
     hands.gpu.seconds = 0.1
@@ -89,24 +88,24 @@ def test_a_paused_worker_claims_again(shop):
     hands = by_hand(shop)
     hands.submit()
     hands.writer.failing, hands.writer.backlog = False, MAX_BACKLOG
-    hands.worker.pause_claims()
+    hands.worker.gate.pause()
     hands.clock.move(0.9)
-    assert not hands.worker.may_claim()
+    assert not hands.worker.gate.may_claim()
     hands.clock.move(0.1)
-    assert hands.worker.may_claim()
+    assert hands.worker.gate.may_claim()
     assert len(hands.worker.work("m")) == 1
 
 
 def test_a_worker_compares_clocks_before_it_claims(shop):
     """Its runs' times, and what follows from them, are read by others."""
-    hands, asked = by_hand(shop), []
+    asked: list[int] = []
 
     class Clocks(AgreedClocks):
         def confirm_time(self) -> bool:
             asked.append(len(hands.leases.named("claim")))
             return True
 
-    hands.worker.ports = replace(hands.worker.ports, clock_watch=Clocks())
+    hands = by_hand(shop, clock_watch=Clocks())
     hands.submit()
     hands.worker.work("m")
     assert asked[0] == 0
@@ -170,14 +169,14 @@ def test_a_writer_is_failing_until_its_database_is_back(monkeypatch):
     monkeypatch.setattr(group_commit, "write_batch", write_batch)
     worker = GpuWorker(make_ports())
     writer = worker.completion.writer
-    assert worker.may_claim()
+    assert worker.gate.may_claim()
     writer.start()
     future = writer.submit(lambda: "late")
     assert tried.wait(10)
-    wait_for(lambda: not worker.may_claim())
+    wait_for(lambda: not worker.gate.may_claim())
     back.set()
     assert future.result(10) == "late"
-    assert worker.may_claim()
+    assert worker.gate.may_claim()
     assert writer.stop()
 
 
@@ -187,6 +186,6 @@ def test_the_backlog_counts_queued_writes():
     assert isinstance(writer, GroupCommitWriter)
     for _ in range(MAX_BACKLOG):
         writer.submit(lambda: None)
-    assert worker.may_claim()
+    assert worker.gate.may_claim()
     writer.submit(lambda: None)
-    assert not worker.may_claim()
+    assert not worker.gate.may_claim()

@@ -12,12 +12,11 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Lease
 from gpus.runners.base import Accepted
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import claiming
-from jobs.execution.slot_loop import SlotLoop
-from jobs.execution.worker_state import Claimed
+from jobs.execution.claiming import Claimed
+from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job, WorkerSign
 from jobs.sweeps import expired_leases, retention
-from tests.jobs.execution.by_hand import OVER, Gpu, HandWorker, HandWriter
+from tests.jobs.execution.by_hand import OVER, Gpu, HandProcess, HandWriter, run_claimed
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, NoRedis, World, world
 
 __all__ = ["world"]
@@ -30,7 +29,7 @@ class Cut:
     """A worker whose connection to Redis can be cut; sweeps keep theirs, and all reach the database."""
 
     world: World
-    worker: HandWorker
+    worker: GpuWorker
     gpu: Gpu
     is_cut: bool = False
 
@@ -39,7 +38,7 @@ class Cut:
         for _ in range(round(count)):
             self.world.clock.advance(1)
             self.worker.completion.keeper.step(self.world.clock.monotonic())
-            self.worker.check_external_changes()
+            self.worker.watch()
             expired_leases.sweep(self.world.ports)
 
     def outage(self, seconds: float) -> None:
@@ -49,7 +48,7 @@ class Cut:
         self.seconds(7)
 
     def claim(self) -> Claimed:
-        claimed = claiming.claim_next(self.worker, self.world.fleet, "m", None)
+        claimed = self.worker.claims.claim_next(self.world.fleet, "m", None)
         assert claimed is not None
         return claimed
 
@@ -71,9 +70,10 @@ def cut(world: World) -> Cut:
     gpu = Gpu(cast(Any, world.clock))
     world.clock.move = world.clock.advance  # type: ignore[attr-defined]
     ports = replace(world.ports, leases=leases_of)
-    worker = HandWorker(ports, name="w1", runners=lambda spec: gpu, writer=HandWriter)
+    process = HandProcess(ports.transport, name="w1", runners=lambda spec: gpu)
+    worker = GpuWorker(ports, process, writer=HandWriter)
     writer = cast(HandWriter, worker.completion.writer)
-    worker.on_await, worker.on_wait = writer.commit, lambda seconds: None
+    process.on_await, process.on_wait = writer.commit, lambda seconds: None
     made.append(Cut(world, worker, gpu))
     return made[0]
 
@@ -96,7 +96,7 @@ def test_three_outages_longer_than_a_lease_cost_a_living_worker_s_job_nothing(cu
         job.refresh_from_db()
         assert (job.state, job.deaths, attempt_of(claimed).state) == ("running", 0, AttemptState.SENT)
         assert cut.world.slot() == "leased"
-    SlotLoop(cut.worker, OVER).run(claimed)
+    run_claimed(cut.worker, OVER, claimed)
     job.refresh_from_db()
     assert (job.state, job.attempts_made) == (JobState.COMPLETED, 1)
 
@@ -109,7 +109,7 @@ def test_a_run_that_ends_while_its_worker_is_cut_off_counts(cut: Cut) -> None:
         cut.seconds(2 * LEASE_SECONDS)
 
     cut.gpu.on_start = cut_off
-    SlotLoop(cut.worker, OVER).run(cut.claim())
+    run_claimed(cut.worker, OVER, cut.claim())
     job.refresh_from_db()
     assert (job.state, job.attempts_made) == (JobState.COMPLETED, 1)
     cut.seconds(2 * LEASE_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -21,8 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
     ("clocks", "end"), [(AgreedClocks(), JobState.FAILED), (WrongClocks(), JobState.COMPLETED)]
 )
 def test_a_deadline_stops_a_run_unless_clocks_differ(shop: Shop, clocks: ClockWatch, end: JobState) -> None:
-    hands = by_hand(shop, Accepted("r1"))
-    hands.worker.ports = replace(hands.worker.ports, clock_watch=clocks)
+    hands = by_hand(shop, Accepted("r1"), clock_watch=clocks)
     job = hands.submit(deadline_at=hands.clock.now() + timedelta(seconds=hands.gpu.seconds - 1))
     hands.worker.work("m")
     assert state(job) == end

@@ -29,7 +29,7 @@ def end_elsewhere(hands: Hands, run: RunRequest) -> None:
     )  # fmt: skip
     assert lose_attempt(loss, hands.worker.ports).won
     hands.leases.real.quarantine(run.slot, attempt.id)
-    hands.worker.check_external_changes()
+    hands.worker.watch()
 
 
 def test_a_run_whose_attempt_was_ended_is_stopped_and_not_handed_over() -> None:

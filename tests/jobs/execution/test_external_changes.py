@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from foundation.ids import new_id
 from jobs.domain.states import AttemptState
-from jobs.execution.gpu_worker import Changes, changes_for
+from jobs.execution.external_changes import Changes, changes_for
 from jobs.models import Attempt, Job, PushedResult
 from tests.support.factories import make_job, make_model, make_running, make_server
 

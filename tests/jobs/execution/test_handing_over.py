@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.db import DataError
@@ -12,12 +13,9 @@ from gpus.protocol import Lease
 from gpus.runners.base import Accepted, StillRunning
 from jobs import transitions
 from jobs.domain.states import AttemptState
-from jobs.execution import claiming
 from jobs.execution.attempt_run import HandedOver, Order, Remote, RunOutcome, Wait
-from jobs.execution.claiming import make_run
-from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt
-from tests.jobs.execution.by_hand import OVER, by_hand
+from tests.jobs.execution.by_hand import OVER, by_hand, run_claimed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,8 +27,8 @@ def accepted(shop):
     """A run whose server accepted it as r1; its start is durable, its id is not. Its worker drains."""
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
-    run = make_run(hands.worker, claimed)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
+    run = hands.worker.loop_parts.make_run(claimed, lambda: None)
     assert run.step() == Remote("r1")
     hands.writer.at_once = False
     run.order(Order.HAND_OVER)
@@ -87,9 +85,9 @@ def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(shop, monkeypatch):
 def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.worker.drain()
-    _, report = SlotLoop(hands.worker, OVER).run(claimed)
+    _, report = run_claimed(hands.worker, OVER, claimed)
     assert report.outcome == "handed_over"
     assert (hands.gpu.polled, hands.slot()) == ([], "adoptable")
 
@@ -97,42 +95,43 @@ def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
 def test_a_run_that_begins_after_the_interrupt_is_stopped(shop):
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.worker.interrupt()
-    _, report = SlotLoop(hands.worker, OVER).run(claimed)
+    _, report = run_claimed(hands.worker, OVER, claimed)
     assert report.outcome == "interrupted"
     assert (hands.gpu.sent, hands.gpu.polled) == ([], [])
     job.refresh_from_db()
     assert job.tries == 0
 
 
-class Meanwhile(threading.Event):
-    """A flag whose other side acts just when it is looked at."""
+class Meanwhile(list):
+    """Standing orders whose other side acts just after they are read."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         super().__init__()
-        self._act = act
+        self._act = threading.Thread(target=act)
 
-    def is_set(self) -> bool:
-        was_set = super().is_set()
-        act, self._act = self._act, lambda: None
-        act()
-        return was_set
+    def __iter__(self) -> Iterator[Any]:
+        if self._act.ident is None:
+            self._act.start()  # it waits for the lock
+        return iter(list(super().__iter__()))
+
+    def end(self) -> None:
+        self._act.join()
 
 
-@pytest.mark.parametrize(
-    ("flag", "stop", "ends"),
-    [("_draining", "drain", HandedOver), ("_interrupted", "interrupt", RunOutcome)],
-)
-def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, stop, ends):
-    """It is among the runs before the flags are looked at: one of the two sides always sees the other."""
+@pytest.mark.parametrize(("stop", "ends"), [("drain", HandedOver), ("interrupt", RunOutcome)])
+def test_an_order_just_after_the_look_at_the_standing_ones_reaches_the_run(shop, stop, ends):
+    """It is among the runs before the standing orders are read: one of the two sides always sees the
+    other."""
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
     worker = hands.worker
-    claimed = claiming.claim_next(worker, "main", "m", None)
-    run = make_run(worker, claimed)
-    setattr(worker, flag, Meanwhile(getattr(worker, stop)))
-    with worker.running(claimed.lease, run):
+    claimed = worker.claims.claim_next("main", "m", None)
+    run = worker.loop_parts.make_run(claimed, lambda: None)
+    worker.runs._standing = meanwhile = Meanwhile(getattr(worker, stop))
+    with worker.runs.holding(claimed.lease, run):
+        meanwhile.end()
         if ends is HandedOver:
             assert run.step() == Remote("r1")
             run.remote_committed = True
@@ -142,8 +141,8 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
 def test_an_ended_run_gets_no_orders(shop):
     hands = by_hand(shop, Accepted("r1"), StillRunning())
     hands.submit()
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
-    run = make_run(hands.worker, claimed)
-    with hands.worker.running(claimed.lease, run):
+    claimed = hands.worker.claims.claim_next("main", "m", None)
+    run = hands.worker.loop_parts.make_run(claimed, lambda: None)
+    with hands.worker.runs.holding(claimed.lease, run):
         assert hands.worker.busy() == 1
     assert hands.worker.busy() == 0

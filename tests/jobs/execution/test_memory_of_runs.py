@@ -37,7 +37,7 @@ def no_collector() -> Iterator[None]:
 def test_memory_holds_only_the_running_and_the_prefetched_job(
     hands: Hands, no_collector: None, ahead: bool
 ) -> None:
-    hands.worker.prefetched.short_seconds *= ahead
+    hands.worker.prefetch.short_seconds *= ahead
     # small ones are kept for a while (jobs/execution/group_commit.py)
     results, runs = [Brought(n="1" * 2 * LARGE_BYTES) for _ in range(7)], set[weakref.ref[Any]]()
     brought = [weakref.ref(result) for result in results]
@@ -47,7 +47,7 @@ def test_memory_holds_only_the_running_and_the_prefetched_job(
 
     def look(run: RunRequest) -> None:
         hands.writer.commit()
-        runs.update(weakref.ref(one) for _, one in hands.worker._runs.values())
+        runs.update(weakref.ref(one) for _, one in hands.worker.runs.all())
         over = len(brought) - len(hands.gpu.answers)
         kept_results.append(sum(one() is not None for one in brought[:over]))
         kept_runs.append(sum(one() is not None for one in runs))
@@ -68,8 +68,8 @@ def test_prefetched_rows_of_a_quiet_pool_are_dropped(hands: Hands) -> None:
     ahead = hands.worker.row_prefetch
     ahead.request("main", "m", slots=2, ran_seconds=0.02)
     ahead.read_requested()
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     assert len(ahead._pools["m"].rows) == 3
     hands.clock.move(FRESH_SECONDS + 0.1)
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     assert len(ahead._pools["m"].rows) == 0

@@ -87,10 +87,10 @@ def test_a_server_is_probed_by_its_models_that_have_a_runner(cog):
 def test_a_host_without_the_runner_leaves_the_job_to_a_host_that_has_it(shop):
     hands = by_hand(shop)
     job = hands.submit()
-    hands.worker.may_run = lambda spec: False
+    hands.process.may_run = lambda spec: False
     assert hands.worker.work("m") == []
     assert (state(job), tries(job), hands.waiting()) == ("queued", 0, 1)
-    hands.worker.may_run = lambda spec: True
+    hands.process.may_run = lambda spec: True
     wait_for(lambda: hands.worker.work("m"))  # its server rests for two seconds
     assert hands.gpu.sent == [job.id]
     assert state(job) == "completed"
@@ -101,7 +101,7 @@ def test_a_runner_that_is_missing_for_the_next_job_ends_no_run(shop):
     hands = with_followers(shop)
     first, second, _ = (hands.submit() for _ in range(3))
     may_run = iter((True,))
-    hands.worker.may_run = lambda spec: next(may_run, False)
+    hands.process.may_run = lambda spec: next(may_run, False)
     assert run_first(hands) is None
     assert (state(first), hands.gpu.sent) == ("completed", [first.id])
     assert (state(second), tries(second), hands.waiting()) == ("queued", 0, 2)

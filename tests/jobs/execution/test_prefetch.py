@@ -12,8 +12,7 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.queries import rows_changed
 from gpus.runners.base import Accepted, Finished, RunRequest
-from jobs.execution import claiming
-from jobs.execution.worker_state import EMPTY_SECONDS
+from jobs.execution.prefetch import EMPTY_SECONDS
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER, Hands, by_hand
 from tests.jobs.execution.prefetch_by_hand import (
@@ -98,7 +97,7 @@ def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(sho
 def test_no_job_is_prefetched_behind_a_long_run(shop: Shop, seconds: float) -> None:
     """A model without history is expected to take a second."""
     hands = by_hand(shop)
-    hands.worker.prefetched.short_seconds = seconds
+    hands.worker.prefetch.short_seconds = seconds
     for _ in range(3):
         hands.submit()
     run_first(hands)
@@ -121,9 +120,10 @@ def test_no_job_is_prefetched_at_the_end_of_a_time_slice_or_of_a_worker(hands: H
     for _ in range(4):
         hands.submit()
     assert run_first(hands, OVER) is None
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.worker.drain()
-    assert run_next(hands, claimed) is None
+    assert claimed is not None
+    assert run_next(hands, hands.loop.prepare(claimed)) is None
     assert calls(hands, "reserve") == []
 
 
@@ -159,7 +159,7 @@ def test_after_a_failed_run_redis_may_give_the_slot_to_another_job(shop: Shop) -
     _, second, third = (hands.submit() for _ in range(3))
 
     def vanish(run: RunRequest) -> None:
-        for follower in hands.worker.prefetched.leases():
+        for follower in hands.worker.prefetch.leases():
             hands.leases.real.release(follower.ref, ReleaseMode.FREE, worker="w")
 
     hands.gpu.on_start = vanish
@@ -174,7 +174,7 @@ def test_a_prefetched_job_whose_lease_was_just_lost_is_not_sent(hands: Hands) ->
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def forget_it(run: RunRequest) -> None:
-        for follower in hands.worker.prefetched.leases():
+        for follower in hands.worker.prefetch.leases():
             hands.worker.completion.keeper.forget(follower.ref)
 
     hands.gpu.on_start = forget_it
@@ -197,7 +197,7 @@ def test_a_job_that_may_run_once_waits_for_its_commit(hands: Hands) -> None:
     following = run_first(hands)
     assert calls(hands, "reserve", "release") == ["reserve", "release"]
     assert following is not None
-    assert (following.lease.job_id, hands.worker.awaited) == (second.id, 1)
+    assert (following.lease.job_id, hands.process.awaited) == (second.id, 1)
     assert state(second) == "running"
 
 
@@ -207,7 +207,7 @@ def test_in_a_young_index_a_prefetched_job_waits_for_its_commit(shop: Shop) -> N
         hands.submit()
     following = run_first(hands)
     assert following is not None
-    assert (deferred_end(following), hands.worker.awaited) == (None, 2)
+    assert (deferred_end(following), hands.process.awaited) == (None, 2)
 
 
 def test_without_a_call_during_the_run_redis_begins_the_next_job(hands: Hands) -> None:

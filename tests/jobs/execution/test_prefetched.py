@@ -8,12 +8,13 @@ import pytest
 from django.db import OperationalError
 
 from gpus.errors import LeasingUnavailable, ServerLost
+from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import JobState
-from jobs.execution import claiming, follow_ups, prefetch
-from jobs.execution.worker_state import Claimed
+from jobs.execution import follow_ups
+from jobs.execution.claiming import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
 from tests.jobs.execution.by_hand import GOES_ON, OVER, Hands
@@ -77,7 +78,7 @@ def test_a_prefetched_job_is_returned_when_the_run_takes_longer_than_expected(ha
 
     def looks(run: RunRequest) -> None:
         if run.job_id == first.id:
-            hands.worker.check_external_changes()
+            hands.worker.watch()
             assert waits_again(hands, second)
 
     hands.gpu.on_start = looks
@@ -95,13 +96,13 @@ def test_a_job_is_not_pushed_before_redis_has_its_release(hands: Hands, drains: 
 
     def cut_off(run: RunRequest) -> None:
         hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
-        hands.worker.drain() if drains else hands.worker.check_external_changes()
+        hands.worker.drain() if drains else hands.worker.watch()
 
     hands.gpu.on_start = cut_off
     assert run_first(hands) is None
     assert hands.waiting() == 1
     del hands.leases.instead["release"]
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     assert (state(first), state(third)) == ("completed", "queued")
     assert waits_again(hands, second)
     assert hands.waiting() == 2
@@ -115,7 +116,7 @@ def test_a_database_that_is_away_at_the_release_costs_no_end(hands: Hands, monke
 
     def cut_off_for_a_moment(run: RunRequest) -> None:
         hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
-        hands.worker.check_external_changes()
+        hands.worker.watch()
         del hands.leases.instead["release"]
         monkeypatch.setattr(follow_ups, "push_waiting", away)
 
@@ -128,7 +129,7 @@ def test_until_the_run_takes_too_long_the_prefetched_job_waits(hands: Hands) -> 
     for _ in range(3):
         hands.submit()
     hands.gpu.seconds = 1.0
-    hands.gpu.on_start = lambda run: hands.worker.check_external_changes()
+    hands.gpu.on_start = lambda run: hands.worker.watch()
     following = run_first(hands)
     assert following is not None
     assert deferred_end(following) is not None
@@ -139,7 +140,7 @@ def test_a_prefetched_job_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
 
     def lose(run: RunRequest) -> None:
         if run.job_id == first.id:
-            (follower,) = hands.worker.prefetched.leases()
+            (follower,) = hands.worker.prefetch.leases()
             hands.leases.instead["renew"] = lambda real, worker, running, ends, followers: [follower.ref]
             hands.worker.completion.keeper.step(hands.clock.monotonic())
             del hands.leases.instead["renew"]
@@ -148,7 +149,7 @@ def test_a_prefetched_job_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
     following = run_first(hands)
     assert following is not None
     assert following.lease.job_id == third.id
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     assert waits_again(hands, second)
 
 
@@ -172,7 +173,7 @@ def test_a_prefetched_job_that_is_cancelled_is_never_sent(hands: Hands) -> None:
         if run.job_id == first.id:
             outcome = operate.cancel_job(second.id, ports=hands.worker.ports)
             assert outcome is operate.CancelOutcome.REQUESTED
-            hands.worker.check_external_changes()
+            hands.worker.watch()
 
     hands.gpu.seconds = 0.1
     hands.gpu.on_start = cancel
@@ -188,7 +189,7 @@ def test_a_change_of_a_prefetched_job_is_checked_at_once(hands: Hands) -> None:
 
     def nudge(run: RunRequest) -> None:
         hands.worker.nudge([second.id])
-        nudged.append(hands.worker._nudged.is_set())
+        nudged.append(hands.worker.nudged.is_set())
 
     hands.gpu.on_start = nudge
     run_first(hands, GOES_ON)
@@ -215,11 +216,11 @@ def test_releases_without_an_answer_are_retried_in_order(hands: Hands) -> None:
 
     hands.leases.instead["release"] = but_the_first
     hands.leases.calls.clear()
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     assert [given[0].job_id for given, _ in hands.leases.named("release")] == [jobs[0].id]
     del hands.leases.instead["release"]
     hands.leases.calls.clear()
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     released = [given[0].job_id for given, _ in hands.leases.named("release")]
     assert released == [jobs[0].id, jobs[1].id]
     assert (state(jobs[0]), state(jobs[1])) == ("completed", "completed")
@@ -278,15 +279,14 @@ def test_a_reservation_without_an_answer_is_found_when_its_worker_stops(hands: H
 
 def test_a_prefetched_job_whose_row_can_not_be_read_stays_queued(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
-    real = prefetch.read_claimed
+    real = hands.worker.claims.read_claimed
 
-    def broken(worker: object, fleet: str, leases: object, lease: Lease) -> Claimed | None:
+    def broken(fleet: str, leases: Leases, lease: Lease) -> Claimed | None:
         if lease.job_id == second.id:
             raise RuntimeError("a secret that can't be read")
-        return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
+        return real(fleet, leases, lease)
 
-    for module in (prefetch, claiming):
-        monkeypatch.setattr(module, "read_claimed", broken)
+    monkeypatch.setattr(hands.worker.claims, "read_claimed", broken)
     waiting = []
     hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
     run_first(hands)
@@ -298,7 +298,7 @@ def test_a_prefetched_job_whose_row_can_not_be_read_stays_queued(hands: Hands, m
 def test_a_failure_of_the_prefetch_ends_no_run_and_loses_no_end(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
-    monkeypatch.setattr(hands.worker.prefetched, "short_seconds", None)  # no number: it can't be compared
+    monkeypatch.setattr(hands.worker.prefetch, "short_seconds", None)  # no number: it can't be compared
     run_next(hands, following, OVER)
     assert hands.gpu.sent == [first.id, second.id]
     assert (state(first), state(second)) == ("completed", "completed")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Accepted
-from jobs.execution import claiming, progress_events
-from jobs.execution.claiming import make_run
+from jobs.execution import progress_events
 from jobs.execution.progress_events import ProgressEvents
 from jobs.models import Job
 from tests.jobs.execution.by_hand import by_hand
@@ -120,9 +119,9 @@ def test_later_tries_may_write_less_output(shop: Shop) -> None:
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
     Job.objects.filter(id=job.id).update(attempts_made=3)
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     assert claimed is not None
-    run = make_run(hands.worker, claimed)
+    run = hands.worker.loop_parts.make_run(claimed, lambda: None)
     assert run.progress_events is not None
     assert run.progress_events.allowance == progress_events.MAX_OUTPUT_CHARS // 4
 

@@ -132,5 +132,5 @@ def test_the_lease_of_a_lost_end_is_not_settled_before_redis_took_its_release(sh
     hands.worker.work("m")
     assert hands.leases.named("confirm_ends") == []
     del hands.leases.instead["release"]
-    hands.worker.check_external_changes()
+    hands.worker.watch()
     assert hands.slot() == "free"

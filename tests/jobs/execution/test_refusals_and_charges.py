@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace as dc_replace
 
 import pytest
 from django.db import connection
@@ -27,7 +26,7 @@ def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monke
     worker = shop.worker()
     gate = threading.Event()
     worker.completion.writer.submit(lambda: gate.wait(30))  # the database is slow
-    monkeypatch.setattr(worker, "must_await_starts", lambda *_: False)
+    monkeypatch.setattr(worker.claims, "must_await_starts", lambda *_: False)
     worker.work("m")  # the run ends before its start is refused
     gate.set()
     wait_for(lambda: worker.completion.keeper.held() == 0)
@@ -36,14 +35,13 @@ def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monke
 
 def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(shop):
     first, second = shop.submit({"seconds": 0.05}), shop.submit({"seconds": 0.05})
-    worker = shop.worker()
     lossy = LossyLeases(shop.leases, "release")
-    worker.ports = dc_replace(shop.ports, leases=lambda _f: lossy)
+    worker = shop.worker(leases=lambda _f: lossy)
     worker.work("m")
     assert lossy.lost == 1
     wait_for(lambda: state(first) == JobState.COMPLETED)
     for _ in range(3):
-        worker.check_external_changes()
+        worker.watch()
         worker.work("m")
     view = shop.leases.slots("gpu-1")[0]
     assert (view.state, view.job_id) != ("leased", second.id), "no worker runs it: it would expire as a death"
@@ -53,7 +51,7 @@ def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch)
     shop.submit({"seconds": 0.05})
     worker = shop.worker()
     seen = []
-    real = worker.runner_for
+    real = worker.loop_parts.process.runner_for
 
     def spy(spec):
         runner = real(spec)
@@ -66,7 +64,7 @@ def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch)
         runner.start = starting
         return runner
 
-    worker.runner_for = spy
+    worker.loop_parts.process.runner_for = spy
     thread = threading.Thread(target=worker.work, args=("m",))
     thread.start()
     thread.join(60)

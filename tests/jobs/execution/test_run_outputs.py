@@ -31,7 +31,7 @@ from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.attempt_run import HandedOver, Order, RunOutcome, Wait
+from jobs.execution.attempt_run import HandedOver, Order, RunData, RunOutcome, Wait
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.output_errors import OutputsUnavailable, OutputsUnrecorded
 from jobs.execution.run_outputs import (
@@ -40,6 +40,7 @@ from jobs.execution.run_outputs import (
     _long_text,
     inline_bytes_of,
 )
+from jobs.execution.worker_state import WorkerProcess
 from jobs.models import Attempt, Callback, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.support.factories import make_job, make_model, make_running, make_tenant
@@ -80,7 +81,9 @@ def shop(valkey, fleet, settings, tmp_path) -> Iterator[Shop]:
 
 def run_once(shop: Shop, run: Run, *, until: JobState = JobState.COMPLETED, **values: Any) -> Job:
     """Submit a job whose run is this function, and wait for its end."""
-    worker = GpuWorker(shop.ports, runners=lambda spec: SavingRunner(run))
+    worker = GpuWorker(
+        shop.ports, WorkerProcess(shop.ports.transport, runners=lambda spec: SavingRunner(run))
+    )
     worker.start()
     shop.workers.append(worker)
     job = shop.submit(**values)
@@ -616,7 +619,7 @@ def waiting_bench(*errors: Exception, seconds: float = 60.0, remote_id: str | No
             raise left.pop(0)
         return KeptResult(("kept", result))
 
-    bench.run._keep, bench.run._keep_seconds = keep, seconds
+    bench.run._data = RunData(keep=keep, keep_seconds=seconds)
     return bench
 
 
@@ -656,7 +659,7 @@ def test_a_try_in_which_the_time_runs_out_is_followed_by_a_last_one() -> None:
             return KeptResult(result)
         raise OutputsUnavailable("away")
 
-    bench.run._keep = keep
+    bench.run._data = RunData(keep=keep, keep_seconds=1.0)
     step = bench.wait_through()
     assert isinstance(step, RunOutcome)
     assert (step.result, were_last) == (1, [False, True])

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.execution import gpu_worker as module
-from jobs.execution.gpu_worker import SelfNotifications, create_worker
+from jobs.events.announce import SelfNotifications
+from jobs.execution.gpu_worker import create_worker
 from tests.support.fakes import Told, make_ports
 
 
@@ -23,9 +23,8 @@ def test_each_own_announcement_is_dropped_once() -> None:
     assert notifications.from_others(["a", "b"]) == {"a", "b"}, "these are from others"
 
 
-def test_announcements_that_never_come_back_do_not_pile_up(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MAX_UNDER_WAY", 10)
-    notifications = SelfNotifications()
+def test_announcements_that_never_come_back_do_not_pile_up() -> None:
+    notifications = SelfNotifications(max_under_way=10)
     announce = notifications.tracking(lambda job_ids: None)
     for number in range(100):
         announce([str(number)])
@@ -37,10 +36,10 @@ def test_a_worker_does_not_check_for_its_own_announcements() -> None:
     told = Told()
     worker = create_worker(make_ports(told=told))
     assert worker._listener is not None
-    worker._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
+    worker.runs._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
     worker.completion.ports.announce(["mine"])
     assert told.announced == ["mine"]
     worker.nudge(["mine"])
-    assert not worker._nudged.is_set(), "its echo"
+    assert not worker.nudged.is_set(), "its echo"
     worker.nudge(["mine"])
-    assert worker._nudged.is_set(), "somebody else's"
+    assert worker.nudged.is_set(), "somebody else's"

@@ -7,9 +7,7 @@ import pytest
 from gpus.errors import GpuBusy
 from gpus.protocol import Lease
 from gpus.runners.base import Finished
-from jobs.execution import claiming
-from jobs.execution.slot_loop import SlotLoop
-from tests.jobs.execution.by_hand import OVER, by_hand
+from tests.jobs.execution.by_hand import OVER, by_hand, run_claimed
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -19,11 +17,11 @@ def test_only_long_runs_are_shown(shop, gpu_seconds: float, times: int):
     hands = by_hand(shop)
     hands.gpu.seconds = gpu_seconds
     shown: list[tuple[Lease, bool]] = []
-    hands.worker.show_run = lambda lease: shown.append((lease, lease.job_id in hands.gpu.sent))
+    hands.process.show_run = lambda lease: shown.append((lease, lease.job_id in hands.gpu.sent))
     for _ in range(2):  # the first one's time is the estimate of the second
         job = hands.submit()
-        claimed = claiming.claim_next(hands.worker, "main", "m", None)
-        SlotLoop(hands.worker, OVER).run(claimed)
+        claimed = hands.worker.claims.claim_next("main", "m", None)
+        run_claimed(hands.worker, OVER, claimed)
     assert len(shown) == times, "the first run has no estimate: it is shown"
     assert not any(was_sent for _, was_sent in shown), "before the GPU is asked"
     assert (shown[-1][0].job_id == job.id) == (times == 2)
@@ -40,8 +38,8 @@ def test_a_short_completed_run_is_logged_at_debug_level(
     hands = by_hand(shop, answer)
     hands.gpu.seconds = gpu_seconds
     hands.submit()
-    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    claimed = hands.worker.claims.claim_next("main", "m", None)
     with caplog.at_level("DEBUG"):
-        SlotLoop(hands.worker, OVER).run(claimed)
+        run_claimed(hands.worker, OVER, claimed)
     [record] = [record for record in caplog.records if "attempt_finished" in str(record.msg)]
     assert record.levelname == level

@@ -12,12 +12,12 @@ from gpus.errors import Interrupted, ServerLost
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.base import Accepted, Response, RunRequest
 from gpus.runners.http_runner import AsyncHttpRunner
-from jobs.execution.attempt_run import AttemptRun, Order, Remote, RunOutcome, Wait
+from jobs.execution.attempt_run import Order, Remote, RunOutcome, Wait
 from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.transitions import Ended
 from tests.jobs.execution.run_bench import ASYNC, Bench, ScriptedRunner
-from tests.support.fakes import AbsentLeases, ManualClock, make_ports
+from tests.support.fakes import AbsentLeases, make_ports
 
 
 def away():
@@ -103,18 +103,8 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
         max_poll_time=60.0,
         max_run_seconds=3600.0,
     )
-    request = RunRequest("j", "a", model, Endpoint("gpu-1", "http://gpu-1/generate"), {}, "gpu-1/0", 1)
-    clock = ManualClock()
-    run = AttemptRun(
-        request,
-        ScriptedRunner(cancels=[False] * 99),
-        clock,
-        deadline=None,
-        is_fresh=lambda: True,
-        pushed=lambda: None,
-        prove_free=lambda: None,
-        remote_id="r1",
-    )
+    bench = Bench(ScriptedRunner(cancels=[False] * 99), model=model, remote_id="r1")
+    clock, run = bench.clock, bench.run
     run.order(Order.CANCEL)
     assert isinstance(run.step(), Wait)
     clock.move(61)
@@ -200,7 +190,6 @@ def test_a_pushed_progress_does_not_hide_the_pushed_result():
 
 
 def test_an_await_for_a_writer_that_has_ended_ends_too():
-    from jobs.execution.claiming import _await_start
     from jobs.execution.gpu_worker import GpuWorker
 
     writer = GroupCommitWriter(lambda outcomes: None)
@@ -211,7 +200,7 @@ def test_an_await_for_a_writer_that_has_ended_ends_too():
     ended = threading.Event()
 
     def wait() -> None:
-        _await_start(GpuWorker(make_ports()), claimed)
+        GpuWorker(make_ports()).claims._await_start(claimed)
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()

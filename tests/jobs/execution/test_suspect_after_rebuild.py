@@ -20,9 +20,9 @@ def test_a_suspect_slot_stays_in_quarantine_if_its_end_is_committed_after_a_rebu
     shop.submit({"seconds": 0.01})
     worker = shop.worker()
     gate = threading.Event()
-    worker.must_await_starts = lambda *_: False
+    worker.claims.must_await_starts = lambda *_: False
     worker.completion.writer.submit(lambda: gate.wait(30))  # the database is slow
-    worker.may_claim = lambda: (
+    worker.gate.may_claim = lambda: (
         worker.busy() == 0 and not gate.is_set() and not worker.completion.keeper.held()
     )
     worker.work("m")

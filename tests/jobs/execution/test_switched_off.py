@@ -14,7 +14,7 @@ from gpus.registry import controls
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import gpu_worker as workers
 from jobs.execution.attempt_run import Order
-from jobs.execution.gpu_worker import changes_for, interrupt_switched_off
+from jobs.execution.external_changes import changes_for, interrupt_switched_off
 from jobs.models import Attempt, Job
 from tests.support.factories import make_model, make_server
 from tests.support.shop import Shop, state

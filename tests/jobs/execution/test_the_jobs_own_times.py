@@ -225,9 +225,7 @@ def test_a_plain_servers_slot_is_charged_to_the_tenant_until_it_answers(
     worker = shop.workers[0]
 
     def all_asked() -> bool:
-        return [run._background_cancel.was_requested for _, run in list(worker._runs.values())] == [
-            True
-        ] * SLOTS
+        return [run._background_cancel.was_requested for _, run in list(worker.runs.all())] == [True] * SLOTS
 
     wait_for(all_asked)
     theirs = shop.submit({"seconds": 0}, tenant=make_tenant("neighbour"))

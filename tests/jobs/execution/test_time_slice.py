@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.execution.worker_state import SHORT_SLICES, TimeSlice, random_short_slices
+from jobs.execution.slot_loop import SHORT_SLICES, TimeSlice, random_short_slices
 from tests.jobs.execution.by_hand import Hands, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True)]

@@ -76,7 +76,7 @@ def test_jobs_behind_an_unadoptable_run_start_at_once(hands, cause):
     for _ in jobs:
         hands.worker.work("m")
     assert {state(job) for job in jobs} == {JobState.COMPLETED}
-    assert hands.worker.may_claim(), "its other pools must not wait"
+    assert hands.worker.gate.may_claim(), "its other pools must not wait"
     assert hands.clock.monotonic() - began <= 4 * hands.gpu.seconds + 0.1
 
 
@@ -110,8 +110,8 @@ def test_a_run_is_adopted_once_its_servers_secret_is_readable_again(hands):
     rows_changed.send(None)
     lease = None
     while lease is None:  # its first rest is two seconds long
-        lease = claiming.claim_next(hands.worker, "main", "m", None)
-    assert (lease.lease.job_id, lease.remote_id) == (adopted_job().id, "r1")
+        lease = hands.worker.claims.claim_next("main", "m", None)
+    assert (lease.lease.job_id, lease.so_far.remote_id) == (adopted_job().id, "r1")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -150,7 +150,7 @@ def test_a_ticket_on_a_server_whose_secret_is_unreadable_runs_on_another_one(han
     for _ in jobs:
         hands.worker.work("m")
     assert {state(job) for job in jobs} == {JobState.COMPLETED}
-    assert hands.worker.may_claim()
+    assert hands.worker.gate.may_claim()
 
 
 def test_without_the_database_a_process_pauses_its_claims(hands, monkeypatch):
@@ -159,5 +159,5 @@ def test_without_the_database_a_process_pauses_its_claims(hands, monkeypatch):
 
     monkeypatch.setattr(claiming.transitions, "take_over", refuse)
     hands.worker.work("m")
-    assert not hands.worker.may_claim()
+    assert not hands.worker.gate.may_claim()
     assert held_slot(hands) == ["adoptable"]

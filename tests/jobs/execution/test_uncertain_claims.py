@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.execution.worker_state import HELD_BACK_SECONDS, MAX_UNCERTAIN, UncertainClaims
+from jobs.execution.claiming import HELD_BACK_SECONDS, MAX_UNCERTAIN, UncertainClaims
 
 
 def test_an_uncertain_claim_is_forgotten_once_redis_has_not_granted_it_for_some_time() -> None:

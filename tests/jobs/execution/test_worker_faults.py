@@ -12,12 +12,11 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import claiming
+from jobs.execution import claiming, run_factory
 from jobs.execution.completion import Completion
-from jobs.execution.slot_loop import SlotLoop
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
-from tests.jobs.execution.by_hand import OVER
+from tests.jobs.execution.by_hand import OVER, run_claimed
 from tests.support.shop import state
 from tests.support.waiting import wait_for
 
@@ -45,7 +44,7 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
         def first(self, **k):
             away()
 
-    monkeypatch.setattr(claiming, "pushed_body", Gone())
+    monkeypatch.setattr(run_factory, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
     wait_for(lambda: state(job) != JobState.RUNNING)
@@ -111,7 +110,7 @@ def test_a_refused_start_does_not_block_its_slot_after_the_next_flush(shop, monk
         if progress is Progress.LISTENING:
             worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
-    worker.check_external_changes()
+    worker.watch()
     wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
 
 
@@ -176,14 +175,13 @@ class LossyLeases:
 
 def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
     job = shop.submit({"seconds": 0.01})
-    worker = shop.worker()
     lossy = LossyLeases(shop.leases, "claim")
-    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: lossy)
+    worker = shop.worker(leases=lambda _fleet: lossy)
     worker.work("m")
     assert lossy.lost == 1
     assert shop.leases.slots("gpu-1")[0].state == "leased"
 
-    worker.check_external_changes()
+    worker.watch()
     worker.work("m")  # repeats the claim under the attempt id whose answer was lost
     wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
@@ -195,7 +193,6 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
 def test_every_claim_whose_reply_was_lost_is_given_back(shop):
     """Several threads claim while Redis is stopped; it executes all their requests when it continues."""
     jobs = [shop.submit({"seconds": 0.01}) for _ in range(2)]
-    worker = shop.worker()
 
     class AllLost(LossyLeases):
         def claim(self, *a, **k):
@@ -203,17 +200,16 @@ def test_every_claim_whose_reply_was_lost_is_given_back(shop):
             raise LeasingUnavailable("Redis does not answer: timeout")
 
     lost = AllLost(shop.leases, "claim")
-    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: lost)
+    worker = shop.worker(leases=lambda _fleet: lost)
     for _ in jobs:
         worker.work("m")
     assert [slot.state for slot in shop.leases.slots("gpu-1")] == ["leased", "leased"]
-    worker.check_external_changes()
+    worker.watch()
     assert {slot.state for slot in shop.leases.slots("gpu-1")} == {"free"}
 
 
 def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
     job = shop.submit({"seconds": 0.01})
-    worker = shop.worker()
     held_back = []
 
     class HeldBack(LossyLeases):
@@ -221,12 +217,12 @@ def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
             held_back.append((a, k))
             raise LeasingUnavailable("Redis does not answer: timeout")
 
-    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: HeldBack(shop.leases, "claim"))
+    worker = shop.worker(leases=lambda _fleet: HeldBack(shop.leases, "claim"))
     worker.work("m")
-    worker.check_external_changes()  # no lease is granted yet
+    worker.watch()  # no lease is granted yet
     (a, k) = held_back[0]
     assert shop.leases.claim(*a, **k).job_id == job.id
-    worker.check_external_changes()
+    worker.watch()
     assert shop.leases.slots("gpu-1")[0].state == "free"
     assert shop.leases.has_tickets("m", [job.ticket]) == [True]
 
@@ -252,8 +248,8 @@ def test_a_real_gpu_job_is_one_task(shop, settings):
 def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
     shop.submit({"seconds": 600})
     worker = shop.worker()
-    claimed = claiming.claim_next(worker, "main", "m", None)
+    claimed = worker.claims.claim_next("main", "m", None)
     worker.interrupt()
     began = time.monotonic()
-    SlotLoop(worker, OVER).run(claimed)
+    run_claimed(worker, OVER, claimed)
     assert time.monotonic() - began < 4

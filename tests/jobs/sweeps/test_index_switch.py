@@ -22,7 +22,8 @@ from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
 from gpus.registry import processes
 from gpus.registry.processes import IndexGate, Layouts, read_index_states
 from jobs.execution.presence import Presence
-from jobs.execution.worker_state import SwitchReadiness
+from jobs.execution.switch_readiness import SwitchReadiness
+from jobs.execution.worker_state import ClaimsUnderWay
 from jobs.models import Attempt, Job
 from jobs.operations import index_switch
 from jobs.operations.index_switch import begin_switch, cancel_switch, continue_switch
@@ -506,7 +507,8 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_its_starts_are_committed
     world.server()
     world.job()
     lease = world.claim(written=False)
-    readiness = SwitchReadiness(upgrade.old.ports, lambda fleet: [lease.ref])
+    claims = ClaimsUnderWay()
+    readiness = SwitchReadiness(upgrade.old.ports, lambda fleet: [lease.ref], claims)
     assert readiness.ready_switches() == {}
     switch = upgrade.begin()
     upgrade.old.ports.layouts.refresh()
@@ -514,7 +516,7 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_its_starts_are_committed
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
     assert readiness.ready_switches() == {}  # a start is not committed
     world.start(lease)
-    with readiness.claim_under_way:
+    with claims:
         assert readiness.ready_switches() == {}
     assert readiness.ready_switches() == {upgrade.fleet: switch}
 

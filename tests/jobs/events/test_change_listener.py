@@ -10,9 +10,7 @@ from structlog.testing import capture_logs
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing import connect
-from jobs.events.announce import channel
-from jobs.execution import gpu_worker
-from jobs.execution.gpu_worker import Listener
+from jobs.events.announce import Listener, channel
 from tests.support.servers.sentinels import watched
 
 
@@ -48,11 +46,10 @@ def test_the_listener_receives_announced_jobs(valkey):
     assert received.ids[:2] == ["a", "b"]
 
 
-def test_the_listener_subscribes_again_after_redis_was_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
+def test_the_listener_subscribes_again_after_redis_was_killed(tmp_path):
     received = Received()
     with EmbeddedValkey(tmp_path, append_only=False) as server:
-        listener = Listener(server.url, received)
+        listener = Listener(server.url, received, again_seconds=0.05)
         listener.start()
         say(server.url, "a", received)
         server.kill()
@@ -65,11 +62,9 @@ def test_the_listener_subscribes_again_after_redis_was_killed(tmp_path, monkeypa
 
 def test_the_listener_changes_to_the_promoted_replica_while_the_former_master_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(connect, "TIMEOUT_SECONDS", 0.4)
-    monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
     received = Received()
     with watched(tmp_path) as servers:
-        listener = Listener(servers.url, received)
+        listener = Listener(servers.url, received, silence_seconds=0.2, again_seconds=0.05)
         listener.start()
         say(servers.master.url, "a", received)
         servers.pause(servers.master)
@@ -84,12 +79,10 @@ def pings(client: redis.Redis) -> int:
     return client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"]
 
 
-def test_a_silent_subscription_is_kept(valkey, monkeypatch):
-    monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(gpu_worker, "LISTEN_SLICE_SECONDS", 0.05)
+def test_a_silent_subscription_is_kept(valkey):
     received = Received()
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client, capture_logs() as logs:
-        listener = Listener(valkey.url, received)
+        listener = Listener(valkey.url, received, silence_seconds=0.1)
         listener.start()
         say(valkey.url, "a", received)
         before = pings(client)
