@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
@@ -393,97 +395,10 @@ class DispatcherSettings:
     """Derives the keys for stored secrets and push tokens; default: Django's SECRET_KEY."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ImproperlyConfigured(f"DISPATCHER_{field.name.upper()} must be finite, it is {value}")
-            if isinstance(value, (int, float)) and value < 0:
-                raise ImproperlyConfigured(
-                    f"DISPATCHER_{field.name.upper()} must not be negative, it is {value}"
-                )
-        if self.renew_seconds * 2 >= self.lease_seconds:
-            raise ImproperlyConfigured(
-                "DISPATCHER_RENEW_SECONDS must be less than half of DISPATCHER_LEASE_SECONDS"
-            )
-        if self.circuit_rest_cap_seconds < self.circuit_rest_seconds:
-            raise ImproperlyConfigured(
-                "DISPATCHER_CIRCUIT_REST_CAP_SECONDS must not be less than DISPATCHER_CIRCUIT_REST_SECONDS"
-            )
-        if self.health_port:
-            try:
-                split_address(self.health_port)
-            except ValueError as error:
-                raise ImproperlyConfigured(f"DISPATCHER_HEALTH_PORT: {error}") from None
-        if self.callback_circuit_rest_cap_seconds < self.callback_circuit_rest_seconds:
-            raise ImproperlyConfigured(
-                "DISPATCHER_CALLBACK_CIRCUIT_REST_CAP_SECONDS must not be less than "
-                "DISPATCHER_CALLBACK_CIRCUIT_REST_SECONDS"
-            )
-        if self.max_queued_seconds > MAX_QUEUED_SECONDS:
-            raise ImproperlyConfigured(
-                f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MAX_QUEUED_SECONDS:g} (a year), "
-                f"it is {self.max_queued_seconds:g}; 0: for ever"
-            )
-        if not 1 <= self.workflow_depth <= MAX_WORKFLOW_DEPTH:
-            raise ImproperlyConfigured(
-                f"DISPATCHER_WORKFLOW_DEPTH is 1 to {MAX_WORKFLOW_DEPTH}, it is {self.workflow_depth}"
-            )
-        if self.workflow_nodes > MAX_WORKFLOW_NODES:
-            raise ImproperlyConfigured(
-                f"DISPATCHER_WORKFLOW_NODES is at most {MAX_WORKFLOW_NODES}, it is {self.workflow_nodes}"
-            )
-        if self.telemetry_hours > MAX_TELEMETRY_HOURS:
-            raise ImproperlyConfigured(
-                f"DISPATCHER_TELEMETRY_HOURS is at most {MAX_TELEMETRY_HOURS:g} (a week), "
-                f"it is {self.telemetry_hours:g}"
-            )
-        for name in ("web_head_seconds", "web_read_seconds"):
-            if not getattr(self, name):
-                raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be more than 0")
-        if not self.worker_silent_seconds:
-            raise ImproperlyConfigured("DISPATCHER_WORKER_SILENT_SECONDS must be more than 0")
-        if not self.artifact_days:
-            raise ImproperlyConfigured("DISPATCHER_ARTIFACT_DAYS must be more than 0")
-        if not 0 < self.cog_upload_share <= 1:
-            raise ImproperlyConfigured(
-                "DISPATCHER_COG_UPLOAD_SHARE must be more than 0 and at most 1, "
-                f"it is {self.cog_upload_share:g}"
-            )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be at least 1")
-        if not _ADMIN_PATH.fullmatch(self.admin_path) or self.admin_path.split("/")[0] in _TAKEN:
-            raise ImproperlyConfigured(
-                "DISPATCHER_ADMIN_PATH must be letters, digits, - and _ (/ between them), and not begin with "
-                f"{', '.join(_TAKEN)}; it is {self.admin_path!r}"
-            )
-        for name, choices in (("tenant_logs", TENANT_LOGS), ("tenant_errors", TENANT_ERRORS)):
-            if (value := getattr(self, name)) not in choices:
-                raise ImproperlyConfigured(
-                    f"DISPATCHER_{name.upper()} must be one of {', '.join(choices)}, it is {value!r}"
-                )
-        if not 20 <= self.log_line_chars <= MAX_LINE_CHARS:
-            raise ImproperlyConfigured(
-                f"DISPATCHER_LOG_LINE_CHARS must be 20 to {MAX_LINE_CHARS}, it is {self.log_line_chars}"
-            )
-        token = self.metrics_token
-        if not token.isascii() or not token.isprintable() or " " in token:
-            raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
-        read_place(self.artifact_store)
-        self._check_addresses()
-
-    def _check_addresses(self) -> None:
-        for name in ("callback_networks", "fetched_url_networks"):
-            for network in getattr(self, name):
-                try:
-                    ip_network(network.strip(), strict=False)
-                except ValueError as error:
-                    raise ImproperlyConfigured(f"DISPATCHER_{name.upper()}: {error}") from None
-        for origin in self.callback_refused_origins:
-            try:
-                split_address(origin.strip())
-            except ValueError as error:
-                raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_REFUSED_ORIGINS: {error}") from None
+        for name in ("public_url", "artifact_url"):
+            object.__setattr__(self, name, getattr(self, name).rstrip("/"))
+        for check in _CHECKS:
+            check(self)
 
 
 MAX_LINE_CHARS = 4096
@@ -499,6 +414,8 @@ MAX_WORKFLOW_NODES = 1_000
 """Of `workflows.definition.body`: each step of a run reads the states of all its nodes."""
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _TAKEN = ("api", "livez", "metrics", "readyz", "static", "store")
+_ADMIN_RULE = f"must be letters, digits, - and _ (/ between them), and not begin with {', '.join(_TAKEN)}"
+_POSITIVE = ("web_head_seconds", "web_read_seconds", "worker_silent_seconds", "artifact_days")
 _AT_LEAST_ONE = (
     "web_threads_per_tenant",
     "web_requests_per_tenant",
@@ -549,6 +466,83 @@ _AT_LEAST_ONE = (
     "session_seconds",
     "session_idle_seconds",
 )
+_RANGES = {
+    "max_queued_seconds": (0, MAX_QUEUED_SECONDS, f"is at most {MAX_QUEUED_SECONDS:g} (a year; 0: for ever)"),
+    "telemetry_hours": (0, MAX_TELEMETRY_HOURS, f"is at most {MAX_TELEMETRY_HOURS:g} (a week)"),
+    "workflow_depth": (1, MAX_WORKFLOW_DEPTH, f"is 1 to {MAX_WORKFLOW_DEPTH}"),
+    "workflow_nodes": (0, MAX_WORKFLOW_NODES, f"is at most {MAX_WORKFLOW_NODES}"),
+    "log_line_chars": (20, MAX_LINE_CHARS, f"must be 20 to {MAX_LINE_CHARS}"),
+}
+"""Lowest and highest value, and the rule in words."""
+_RESTS = (
+    ("circuit_rest_seconds", "circuit_rest_cap_seconds"),
+    ("callback_circuit_rest_seconds", "callback_circuit_rest_cap_seconds"),
+)
+"""The first rest of a circuit breaker, and its longest."""
+_CHOICES = {"tenant_logs": TENANT_LOGS, "tenant_errors": TENANT_ERRORS}
+
+
+def _refusal(name: str, rule: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"DISPATCHER_{name.upper()} {rule}")
+
+
+def _check_numbers(given: DispatcherSettings) -> None:
+    for field in fields(given):
+        value = getattr(given, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _refusal(field.name, f"must be finite, it is {value}")
+        if isinstance(value, (int, float)) and value < 0:
+            raise _refusal(field.name, f"must not be negative, it is {value}")
+    for name in _POSITIVE:
+        if not getattr(given, name):
+            raise _refusal(name, "must be more than 0")
+    for name in _AT_LEAST_ONE:
+        if getattr(given, name) < 1:
+            raise _refusal(name, "must be at least 1")
+    for name, (least, most, rule) in _RANGES.items():
+        if not least <= (value := getattr(given, name)) <= most:
+            raise _refusal(name, f"{rule}, it is {value:g}")
+    if not 0 < given.cog_upload_share <= 1:
+        share = given.cog_upload_share
+        raise _refusal("cog_upload_share", f"must be more than 0 and at most 1, it is {share:g}")
+
+
+def _check_times(given: DispatcherSettings) -> None:
+    if given.renew_seconds * 2 >= given.lease_seconds:
+        raise _refusal("renew_seconds", "must be less than half of DISPATCHER_LEASE_SECONDS")
+    for first, longest in _RESTS:
+        if getattr(given, longest) < getattr(given, first):
+            raise _refusal(longest, f"must not be less than DISPATCHER_{first.upper()}")
+
+
+def _check_texts(given: DispatcherSettings) -> None:
+    path, token = given.admin_path, given.metrics_token
+    if not _ADMIN_PATH.fullmatch(path) or path.split("/")[0] in _TAKEN:
+        raise _refusal("admin_path", f"{_ADMIN_RULE}; it is {path!r}")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise _refusal("metrics_token", "must be printable ASCII without spaces")
+    for name, choices in _CHOICES.items():
+        if (value := getattr(given, name)) not in choices:
+            raise _refusal(name, f"must be one of {', '.join(choices)}, it is {value!r}")
+
+
+def _check_addresses(given: DispatcherSettings) -> None:
+    read_place(given.artifact_store)
+    parsed: tuple[tuple[str, Iterable[str], Callable[[str], object]], ...] = (
+        ("health_port", filter(None, [given.health_port]), split_address),
+        ("callback_networks", given.callback_networks, partial(ip_network, strict=False)),
+        ("fetched_url_networks", given.fetched_url_networks, partial(ip_network, strict=False)),
+        ("callback_refused_origins", given.callback_refused_origins, split_address),
+    )
+    for name, texts, parse in parsed:
+        for text in texts:
+            try:
+                parse(text.strip())
+            except ValueError as error:
+                raise ImproperlyConfigured(f"DISPATCHER_{name.upper()}: {error}") from None
+
+
+_CHECKS = (_check_numbers, _check_times, _check_texts, _check_addresses)
 
 
 def read_settings(env: environ.Env) -> DispatcherSettings:

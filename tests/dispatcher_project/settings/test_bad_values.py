@@ -1,4 +1,4 @@
-"""A wrong setting is named in one sentence."""
+"""A wrong setting is named in one sentence; an address has no slash at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dispatcher_project.settings.dispatcher import read_settings
         (
             "DISPATCHER_MAX_QUEUED_SECONDS",
             "1e12",
-            r"is at most 3.1536e\+07 \(a year\), it is 1e\+12",
+            r"is at most 3.1536e\+07 \(a year; 0: for ever\), it is 1e\+12",
         ),
         ("DISPATCHER_WORKER_SILENT_SECONDS", "0", "must be more than 0"),
         ("DISPATCHER_COG_UPLOAD_SHARE", "0", "must be more than 0 and at most 1, it is 0"),
@@ -36,6 +36,13 @@ def test_an_invalid_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, v
     with pytest.raises(ImproperlyConfigured, match=says) as error:
         read_settings(environ.Env())
     assert name in str(error.value)
+
+
+def test_a_slash_at_the_end_of_an_address_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCHER_PUBLIC_URL", "https://gpu.example/")
+    monkeypatch.setenv("DISPATCHER_ARTIFACT_URL", "https://files.example/")
+    found = read_settings(environ.Env())
+    assert (found.public_url, found.artifact_url) == ("https://gpu.example", "https://files.example")
 
 
 @pytest.mark.parametrize("url", ["foo", "mysql://somebody:secret@db/x"])
