@@ -495,6 +495,13 @@ def restart_run(
     return run
 
 
+def nodes_of_restart(run: Run, keys: Collection[str] | None) -> list[str]:
+    """Return the nodes that `restart_run` would run again, in the order of their needs. Raises Refused."""
+    plan = read_definition(run.version.spec)
+    again = _nodes_again(run, plan, keys)
+    return [key for key in plan.nodes if key in again]
+
+
 def _nodes_again(run: Run, plan: Plan, keys: Collection[str] | None) -> set[str]:
     """Return the nodes that a restart runs again, of a run that may be restarted. Raises Refused."""
     if run.state == RunState.RUNNING:

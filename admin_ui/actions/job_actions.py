@@ -19,6 +19,7 @@ from jobs import ports
 from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job
+from jobs.operations.erase import ERASED, erase_job_data
 from jobs.operations.jobs import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
@@ -163,6 +164,32 @@ class JobActions:
         for_each(request, [object_id], act)
         return back_to(request, reverse("admin:jobs_job_change", args=[made[0] if made else object_id]))
 
+    @operation(
+        "Erase data",
+        permissions=["erase"],
+        icon="delete_forever",
+        confirm=(
+            "Erase the data of this job?",
+            "Payload, result, metadata, error messages and log lines are erased for ever, and files that no "
+            "other job uses. Times, states and hashes stay. The job can't be retried.",
+            "Yes, erase it",
+        ),
+    )
+    def erase_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        def act(job_id: str) -> str:
+            erase_job_data(job_id, by=actor(request), ports=ports.production_ports())
+            return "erased"
+
+        return _done(request, object_id, act)
+
+    def has_erase_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Return True if the user may change jobs, and the job has ended and still has its data. The data of
+        a run's job is erased with the run."""
+        job = self._job_to_operate(request, object_id)
+        if job is None or not is_final(JobState(job.state)) or job.followed_by is not None:
+            return False
+        return not Job.objects.filter(id=job.id, payload__has_key=ERASED).exists()
+
     def has_rerun_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return True if the user may change jobs and see payloads."""
         return self.has_operate_permission(request) and bool(request.user.has_perm(VIEW_PAYLOAD))
@@ -189,7 +216,7 @@ class JobActions:
             return None
         known = request.__dict__.setdefault(_STATES, {})
         if object_id not in known:
-            rows = Job.objects.only("state", "cancel_requested_at", "dismissed_at")
+            rows = Job.objects.only("state", "cancel_requested_at", "dismissed_at", "followed_by")
             known[object_id] = rows.filter(id=object_id).first()
         found: Job | None = known[object_id]
         return found

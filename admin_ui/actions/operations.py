@@ -10,6 +10,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -17,7 +18,6 @@ from django.template.response import TemplateResponse
 
 from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import Refused
-from jobs.models import Job
 
 LATER = "Redis does not answer now; the change takes effect once Redis is back."
 MAX_AT_ONCE = 1000
@@ -46,8 +46,8 @@ def for_each(request: HttpRequest, ids: Iterable[str], act: Callable[[str], str]
             refused[str(refusal)] += 1
         except LeasingUnavailable:
             refused["Redis does not answer now. Try again once it is back."] += 1
-        except Job.DoesNotExist:
-            refused["The job no longer exists."] += 1
+        except ObjectDoesNotExist:
+            refused["It no longer exists."] += 1
     if counts:
         messages.success(request, ", ".join(f"{count} {word}" for word, count in counts.items()) + ".")
     for reason, count in refused.items():

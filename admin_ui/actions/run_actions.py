@@ -14,10 +14,16 @@ from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from workflows import operations
 from workflows.domain.states import NodeState, RunState
+from workflows.erasing import erase_run_data
 from workflows.models import Run
 
 _RUNS = "_runs_to_operate"
 """Attribute of a request: the runs that `RunActions` has read for it."""
+_FIELDS = (
+    "state", "finished_at", "paused_at", "cancel_requested_at", "erase_requested_at", "parent_node_id",
+    "node_states",
+)  # fmt: skip
+"""Of a run, those that buttons depend on."""
 _AGAIN = {NodeState.FAILED.value, NodeState.CANCELLED.value}
 
 
@@ -73,6 +79,25 @@ class RunActions:
     def restart_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _done(request, object_id, operations.restart_run, "restarted")
 
+    @operation(
+        "Erase data",
+        permissions=["erase"],
+        icon="delete_forever",
+        confirm=(
+            "Erase the data of this run?",
+            "Inputs, outputs, answers, error messages, log lines and files of the run, its jobs and its "
+            "sub-runs are erased for ever. Nodes, times, states and hashes stay. The run can't be restarted.",
+            "Yes, erase it",
+        ),
+    )
+    def erase_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        def act(run_id: str) -> str:
+            run = erase_run_data(run_id, by=actor(request), ports=ports.production_ports())
+            return "erased" if run.erased_at else "being erased: the data of its jobs follows within minutes"
+
+        for_each(request, [object_id], act)
+        return back_to(request, reverse("admin:workflows_run_change", args=[object_id]))
+
     def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         return bool(request.user.has_perm("workflows.change_run"))
 
@@ -93,9 +118,18 @@ class RunActions:
         return (
             run is not None
             and run.state in (RunState.FAILED, RunState.CANCELLED)
-            and run.parent_node_id is None
+            and _has_data(run)
             and not _AGAIN.isdisjoint(run.node_states.values())
         )
+
+    def may_choose_nodes(self, request: HttpRequest, object_id: str) -> bool:
+        """Return True if the user may restart nodes of the run, and it has ended."""
+        run = self._run_to_operate(request, object_id)
+        return run is not None and run.finished_at is not None and _has_data(run)
+
+    def has_erase_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        run = self._run_to_operate(request, object_id)
+        return run is not None and run.finished_at is not None and _has_data(run)
 
     def _run_to_operate(self, request: HttpRequest, object_id: str | None) -> Run | None:
         """The run, with the fields that buttons depend on; None without permission. Read once per request."""
@@ -103,12 +137,15 @@ class RunActions:
             return None
         known = request.__dict__.setdefault(_RUNS, {})
         if object_id not in known:
-            rows = Run.objects.only(
-                "state", "finished_at", "paused_at", "cancel_requested_at", "parent_node_id", "node_states"
-            )
+            rows = Run.objects.only(*_FIELDS)
             known[object_id] = rows.filter(id=object_id).first()
         found: Run | None = known[object_id]
         return found
+
+
+def _has_data(run: Run) -> bool:
+    """Return True for a run that is no part of another one, and whose data was not erased."""
+    return run.parent_node_id is None and run.erase_requested_at is None
 
 
 def _done(request: HttpRequest, run_id: str, act: Callable[..., Any], outcome: str) -> HttpResponse:

@@ -6,6 +6,7 @@ The number of queries is bounded: the page reads the latest attempts and events,
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -23,7 +24,7 @@ from admin_ui.pages.job_log import job_log
 from admin_ui.pages.job_timeline import Timeline, timeline
 from admin_ui.parts.base_pages import sees_payloads
 from admin_ui.parts.row_page import RowPage
-from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_line_json, show_json
+from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, erased_mark, find_media, one_line_json, show_json
 from artifacts.refs import BadRef, TooManyRefs, find_refs
 from gpus.models import ModelConfig
 from jobs import ports
@@ -75,13 +76,14 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class Value:
     """A payload, result or metadata as the page shows it. name: also part of the URLs of embedded media.
-    artifacts: ids of those that it refers to, `ARTIFACTS_LISTED` at most."""
+    artifacts: ids of those that it refers to, `ARTIFACTS_LISTED` at most. erased: of `erased_mark`."""
 
     name: str
     title: str
     json: Shown
     media: list[Media]
     artifacts: list[str]
+    erased: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,9 @@ def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
 
 
 def _value(name: str, title: str, value: Any, host: str) -> Value:
-    return Value(name, title, show_json(value), find_media(value, host=host), _artifacts_in(value))
+    return Value(
+        name, title, show_json(value), find_media(value, host=host), _artifacts_in(value), erased_mark(value)
+    )
 
 
 def _artifacts_in(value: Any) -> list[str]:

@@ -118,7 +118,9 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
 
 @admin.register(Job)
 class JobPages(JobRows, JobDetail, RerunPage, BulkPage):
-    actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one", "rerun_one")
+    actions_detail = (
+        "run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one", "rerun_one", "erase_one",
+    )  # fmt: skip
     bulk_actions = (BulkAction.CANCEL,)
     list_display = (
         "id",

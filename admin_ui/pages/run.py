@@ -6,7 +6,7 @@ nodes only. The live part is read again every two seconds; without a change the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,11 +17,13 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils import timezone
 
+from admin_ui.pages.run_restart import RestartPage
 from admin_ui.pages.run_waits import WaitForms, questions_of, signals_of
 from admin_ui.parts.base_pages import sees_payloads
-from admin_ui.parts.viewer import Shown, show_json
+from admin_ui.parts.viewer import Shown, erased_mark, show_json
 from jobs import ports
 from jobs.models import Callback, CallbackTry
+from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.event_stream import shown_run_event
 from workflows.execution.callbacks import callbacks_of
@@ -37,6 +39,9 @@ NODES_LISTED = 60
 EVENTS_LISTED = 40
 CALLBACKS_LISTED = 5
 NEEDS_LISTED = 6
+SUB_RUNS_LISTED = 20
+LARGE = ("inputs", "output", "kept_maps", "node_states", "error_message", "version__spec")
+"""Fields of a run that its row in a list does not need."""
 _FIRST = {NodeState.FAILED: 0, NodeState.RUNNING: 1}
 
 
@@ -61,7 +66,8 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """What the live part shows. left_out: nodes that the table does not list."""
+    """What the live part shows. left_out: nodes that the table does not list. on_failure: key of the node
+    that a restart can't name; empty: there is none."""
 
     run: Run
     graph: Graph
@@ -72,6 +78,7 @@ class RunView:
     cost: Cost
     is_over: bool
     seconds: float
+    on_failure: str
 
 
 def view_of(run: Run, now: datetime) -> RunView:
@@ -83,7 +90,8 @@ def view_of(run: Run, now: datetime) -> RunView:
     reasons = [] if over else explain_run(run, plan, graph, real)
     total = ((run.finished_at or now) - run.created_at).total_seconds()
     ends = forecast(run, plan, graph, real)
-    return RunView(run, graph, rows, len(graph.nodes) - len(rows), reasons, ends, cost, over, total)
+    left_out, last = len(graph.nodes) - len(rows), plan.on_failure.key if plan.on_failure else ""
+    return RunView(run, graph, rows, left_out, reasons, ends, cost, over, total, last)
 
 
 def _rows(run: Run, graph: Graph, cost: Cost, now: datetime) -> list[NodeRow]:
@@ -131,7 +139,28 @@ def callbacks(run: Run) -> list[Callback]:
     return list(callbacks_of(run).defer("body").order_by("-round").prefetch_related(log)[:CALLBACKS_LISTED])
 
 
-class RunDetail(WaitForms):
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Inputs or output. erased: of `erased_mark`."""
+
+    title: str
+    json: Shown
+    erased: Mapping[str, str] | None
+
+
+def _value(title: str, value: Any) -> Value:
+    return Value(title, show_json(value), erased_mark(value))
+
+
+def sub_runs(run: Run, graph: Graph) -> list[Run]:
+    """Return the newest sub-runs of a run, and one more than `SUB_RUNS_LISTED` if there are more."""
+    if not any(node.spec.kind is NodeKind.WORKFLOW for node in graph.nodes):
+        return []
+    rows = Run.objects.filter(parent_node__run=run).select_related("version__workflow", "parent_node")
+    return list(rows.defer(*LARGE, "parent_node__settings", "parent_node__output")[: SUB_RUNS_LISTED + 1])
+
+
+class RunDetail(WaitForms, RestartPage):
     """Mixin of the runs' admin: the run's page."""
 
     row_template = "admin_ui/run/page.html"
@@ -157,8 +186,8 @@ class RunDetail(WaitForms):
     def page_context(self, request: HttpRequest, run: Run) -> dict[str, Any]:
         allowed = self.get_actions_detail(request, run.id)
         may_see = sees_payloads(request)
-        values = [("Output", show_json(output))] if (output := shown_output(run)) is not None else []
-        values += [("Inputs", show_json(run.inputs))]
+        values = [_value("Output", output)] if (output := shown_output(run)) is not None else []
+        values += [_value("Inputs", run.inputs)]
         parent = None
         if run.parent_node_id is not None:
             parent = Node.objects.only("run_id", "key").filter(id=run.parent_node_id).first()
@@ -167,10 +196,13 @@ class RunDetail(WaitForms):
         signals = signals_of(run) if is_open and self.has_operate_permission(request) else []
         waiting = [one.node_id for one in questions] + [one.node_id for one in signals]
         now = timezone.now()
+        view = view_of(run, now)
         return {
             "run": run,
             "mark": mark_of(run, now),
-            "view": view_of(run, now),
+            "view": view,
+            "sub_runs": sub_runs(run, view.graph),
+            "may_choose": self.may_choose_nodes(request, run.id),
             "buttons": self._get_actions_navigation(self.actions_detail, allowed, run.id),
             "questions": questions,
             "signals": signals,

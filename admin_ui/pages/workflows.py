@@ -128,10 +128,10 @@ class RunPages(IndexedSearch, RunDetail):
     search_help_text = "Exact match: a run's id, or the name of a workflow."
     ordering = ("-id",)
     sortable_by = ()
-    actions_detail = ("pause_one", "resume_one", "cancel_one", "restart_one")
+    actions_detail = ("pause_one", "resume_one", "cancel_one", "restart_one", "erase_one")
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
-        ours = ("version__id__exact", "version__workflow__id__exact")
+        ours = ("version__id__exact", "version__workflow__id__exact", "parent_node__run__id__exact")
         return lookup in ours or super().lookup_allowed(lookup, value, request)
 
     def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:

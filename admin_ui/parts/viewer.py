@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
+from jobs.operations.erase import ERASED, is_erased
+
 MAX_STRING = 2_000
 """Longest string or key that is shown whole."""
 MAX_ITEMS = 200
@@ -51,6 +53,12 @@ def show_json(value: Any) -> Shown:
     """Format a JSON value, shortened to `MAX_STRING`, `MAX_ITEMS` and `MAX_LEAVES`."""
     text, is_cut = _text_of(value, indent=2)
     return Shown(_coloured(text), is_cut)
+
+
+def erased_mark(value: Any) -> dict[str, str] | None:
+    """Return `at` and `sha256`, if known, of a value that was erased; None for any other value."""
+    mark: dict[str, str] | None = value[ERASED] if is_erased(value) else None
+    return mark
 
 
 def one_line_json(value: Any) -> str:

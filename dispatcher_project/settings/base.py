@@ -214,6 +214,7 @@ WHITENOISE_AUTOREFRESH = False
 PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API limits bodies itself and answers 413
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 2_000  # a form has a checkbox for each of up to 1,000 nodes of a run
 
 # the HTTP API
 REST_FRAMEWORK: dict[str, Any] = {

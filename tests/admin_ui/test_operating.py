@@ -14,6 +14,7 @@ from django.urls import reverse
 
 from admin_ui.actions import operations
 from admin_ui.models import DeadLetter
+from gpus.models import AuditEntry
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 
@@ -192,3 +193,19 @@ def test_a_viewer_cannot_change_the_registry_tenants_or_keys(viewer: Client, mod
     assert viewer.post(change, {}).status_code == 403
     assert viewer.get(reverse(f"admin:{model}_add")).status_code == 403
     assert viewer.get(reverse(f"admin:{model}_delete", args=[row.pk])).status_code == 403
+
+
+@pytest.mark.usefixtures("some", "fake_ports")
+def test_a_job_that_has_ended_is_erased_and_its_page_says_so(operator: Client, viewer: Client) -> None:
+    over, running = ids_of(JobState.COMPLETED, 1)[0], ids_of(JobState.RUNNING, 1)[0]
+    address = reverse("admin:jobs_job_erase_one", args=[over])
+    page = reverse("admin:jobs_job_change", args=[over])
+    assert viewer.post(address, {"_form_submitted": "on"}).status_code == 403
+    assert b"Erase data" not in viewer.get(page).content
+    operator.post(address, {"_form_submitted": "on"})
+    assert AuditEntry.objects.get(action="erase_job_data").target == f"job:{over}"
+    shown = operator.get(page).content.decode()
+    assert "SHA-256 of what it was" in shown
+    assert "a sunset" not in shown
+    assert "Erase data" not in shown, "there is nothing left to erase"
+    assert b"Erase data" not in operator.get(reverse("admin:jobs_job_change", args=[running])).content

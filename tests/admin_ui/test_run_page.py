@@ -327,3 +327,148 @@ def test_the_graph_has_each_node_of_the_definition_once() -> None:
     assert graph.edges == [(0, 1)]
     assert [node.state for node in graph.nodes] == [NodeState.COMPLETED, NodeState.RUNNING, NodeState.PENDING]
     assert json.dumps(graph.shape())
+
+
+CHAIN = {
+    "nodes": {
+        "a": {"timer": {"seconds": 0}},
+        "b": {"timer": {"seconds": 0}, "needs": ["a"]},
+        "c": {"timer": {"seconds": 0}, "needs": ["b"]},
+        "d": {"timer": {"seconds": 0}},
+        "told": {"timer": {"seconds": 0}},
+    },
+    "on_failure": {"running": "finish", "node": "told"},
+}
+
+
+def ended_run(state: str = "completed", spec: dict[str, Any] = CHAIN, **states: str) -> Run:
+    run = make_run(spec, **{**dict.fromkeys(spec["nodes"], "completed"), **states})
+    Run.objects.filter(id=run.id).update(state=state, finished_at=timezone.now())
+    run.refresh_from_db()
+    return run
+
+
+def restart(client: Client, run: Run, **fields: Any) -> Any:
+    page = reverse("admin:workflows_run_restart", args=[run.id])
+    return client.post(page, {"round": "1", **fields}, follow=True)
+
+
+def test_chosen_nodes_run_again_after_a_look_at_what_follows_them(boss: Client) -> None:
+    run = ended_run()
+    page = page_of(boss, run)
+    assert page.count('name="node"') == 4, "the node of on_failure can't be chosen"
+    asked = restart(boss, run, node=["b"]).content.decode()
+    assert "Chosen: 1" in asked
+    assert "After them: 1" in asked
+    run.refresh_from_db()
+    assert run.state == RunState.COMPLETED, "nothing happens before it is confirmed"
+    assert b"run again" in restart(boss, run, nodes="b").content
+    run.refresh_from_db()
+    assert (run.state, run.round) == (RunState.RUNNING, 2)
+    assert [run.node_states[key] for key in "abcd"] == ["completed", "pending", "pending", "completed"]
+    entry = AuditEntry.objects.get(action="restart_run")
+    assert (entry.actor, entry.target) == ("user:boss", f"run:{run.id}")
+    assert entry.detail["nodes"] == ["b"]
+    assert 'name="node"' not in page_of(boss, run), "it runs"
+
+
+def test_a_page_from_before_a_restart_restarts_nothing(boss: Client) -> None:
+    run = ended_run()
+    Run.objects.update(round=2)
+    for fields in ({"node": ["a"]}, {"nodes": "a"}):
+        assert b"was restarted meanwhile" in restart(boss, run, **fields).content
+    run.refresh_from_db()
+    assert run.state == RunState.COMPLETED
+
+
+def test_a_second_click_and_wrong_nodes_are_refused_with_a_reason(boss: Client) -> None:
+    run = ended_run()
+    assert b"Choose at least one node." in restart(boss, run).content
+    assert b"Choose at least one node." in restart(boss, run, nodes=" ").content
+    assert b"There is no node &lt;b&gt;" in restart(boss, run, node=["<b>"]).content
+    assert b"There is no node told" in restart(boss, run, nodes="told").content
+    restart(boss, run, nodes="a")
+    assert b"was restarted meanwhile" in restart(boss, run, nodes="a").content
+    assert b"still under way" in restart(boss, run, nodes="a", round="2").content
+    run.refresh_from_db()
+    assert run.round == 2
+
+
+def test_all_1000_nodes_can_be_chosen(boss: Client) -> None:
+    nodes = {f"n{number}": {"timer": {"seconds": 0}} for number in range(1_000)}
+    run = ended_run(spec={"nodes": nodes})
+    page = boss.get(reverse("admin:workflows_run_restart", args=[run.id])).content.decode()
+    assert page.count('name="node"') == 1_000
+    assert "Choose among all nodes" in page_of(boss, run)
+    asked = restart(boss, run, node=list(nodes)).content.decode()
+    assert "Chosen: 1000" in asked
+    assert len(asked) < 100_000
+    restart(boss, run, nodes=" ".join(nodes))
+    run.refresh_from_db()
+    assert run.round == 2
+
+
+def test_restart_and_erasure_take_a_permission(viewer: Client) -> None:
+    run = ended_run()
+    page = page_of(viewer, run)
+    assert "Restart" not in page
+    assert "Erase data" not in page
+    assert restart(viewer, run, nodes="a").status_code == 403
+    assert viewer.get(reverse("admin:workflows_run_restart", args=[run.id])).status_code == 403
+    erase = reverse("admin:workflows_run_erase_one", args=[run.id])
+    assert viewer.post(erase, {"_form_submitted": "on"}).status_code == 403
+    run.refresh_from_db()
+    assert (run.round, run.erase_requested_at) == (1, None)
+
+
+def test_a_run_is_erased_after_a_question_and_says_so(boss: Client) -> None:
+    run = ended_run("failed", a="failed")
+    Run.objects.filter(id=run.id).update(inputs={"name": "Ada"}, error_code="x", error_message="of Ada")
+    page = page_of(boss, run)
+    assert "Ada" in page
+    erase = reverse("admin:workflows_run_erase_one", args=[run.id])
+    assert "Erase the data of this run?" in boss.get(erase).content.decode()
+    run.refresh_from_db()
+    assert run.erase_requested_at is None
+    boss.post(erase, {"_form_submitted": "on"})
+    entry = AuditEntry.objects.get(action="erase_run_data")
+    assert (entry.actor, entry.target) == ("user:boss", f"run:{run.id}")
+    page = page_of(boss, run)
+    assert "Ada" not in page
+    assert "The data of this run was erased" in page
+    assert "SHA-256 of what it was" in page
+    assert "Restart from failed" not in page
+    assert 'name="node"' not in page
+    assert boss.post(erase, {"_form_submitted": "on"}).status_code == 403, "there is nothing left to erase"
+    assert b"data of the run was erased" in restart(boss, run, nodes="a").content
+
+
+def test_a_run_that_has_not_ended_has_no_button_to_erase_it(boss: Client) -> None:
+    run = make_run(CHAIN, **dict.fromkeys(CHAIN["nodes"], "pending"))
+    assert "Erase data" not in page_of(boss, run)
+    erase = reverse("admin:workflows_run_erase_one", args=[run.id])
+    assert boss.post(erase, {"_form_submitted": "on"}).status_code == 403
+
+
+def test_a_run_lists_its_sub_runs_and_these_name_their_parent(boss: Client) -> None:
+    spec = {"nodes": {"part": {"map": {"count": 30}, "workflow": "w1"}}}
+    run = make_run(spec, part="running")
+    children = []
+    for index in range(25):
+        node = Node.objects.create(
+            run=run, key=f"part[{index}]", base="part", index=index, kind="workflow", state="running"
+        )
+        child = make_run(CHAIN, run.tenant, a="running")
+        Run.objects.filter(id=child.id).update(parent_node=node, depth=1)
+        children.append(child)
+    page = page_of(boss, run)
+    assert children[-1].id in page
+    assert children[0].id not in page, "the newest 20"
+    listed = boss.get(
+        reverse("admin:workflows_run_changelist"), {"parent_node__run__id__exact": run.id}
+    ).content.decode()
+    assert children[0].id in listed
+    child = page_of(boss, children[3])
+    assert run.id in child
+    assert "part[3]" in child
+    assert "Erase data" not in child, "its data is erased with that of its parent"
