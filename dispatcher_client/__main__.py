@@ -74,7 +74,7 @@ def _result(client: Client, options: argparse.Namespace) -> int:
     if options.download is None:
         _print(result)
         return DONE
-    files = client.download_all(result, options.download)
+    files = client.download_all(result, options.download, on_progress=_bar(options.download))
     _print({"result": result, "files": {artifact: str(path) for artifact, path in files.items()}})
     return DONE
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from .answers import DataErased, Estimate, Explanation, Me, Usage, read_page
-from .artifacts import Artifact, Files, OnProgress, id_of
+from .artifacts import Artifact, OnProgress, id_of
+from .downloads import Downloads
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
 from .job import Job, JobFailed, read_job, wait_until_over
 from .log import LogLine, LogParser
@@ -23,6 +24,7 @@ from .stream import Event, EventParser
 from .stream import follow as follow_stream
 from .submit_options import SubmitOptions
 from .transport import Request, RunCall, Transport, call_with_retries, key_of_request
+from .uploads import Uploads
 from .workflow_calls import WorkflowCalls
 
 SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
@@ -65,11 +67,14 @@ class Calls:
         self._spool = spool
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._files = Files(transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
+        self._uploads = Uploads(transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
+        self._downloads = Downloads(
+            transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds
+        )
         self.workflows = WorkflowCalls(
             transport,
             self,
-            self._files.read,
+            self._downloads.read,
             timeout_seconds=timeout_seconds,
             retry_seconds=retry_seconds,
         )
@@ -121,7 +126,7 @@ class Calls:
 
     async def result(self, job: Job) -> Any:
         """Return the result of a job, also a long one, which is in an artifact."""
-        return await self._files.read(id_of(job.result)) if job.result_is_artifact else job.result
+        return await self._downloads.read(id_of(job.result)) if job.result_is_artifact else job.result
 
     async def estimate(
         self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]
@@ -261,7 +266,7 @@ class Calls:
 
         content_type: default: recognised by the dispatcher. name: default: the path's. on_progress: called
         with the bytes that were sent, and all. Raises `FileChanged` if the file is changed meanwhile."""
-        return await self._files.upload(Path(path), content_type, name, on_progress)
+        return await self._uploads.upload(Path(path), content_type, name, on_progress)
 
     async def download(
         self,
@@ -270,21 +275,26 @@ class Calls:
         *,
         on_progress: OnProgress | None = None,
     ) -> Artifact:
-        """Download an artifact to a file, which appears whole and with the right hash. The same call again
-        continues an interrupted one.
+        """Download an artifact to a file, which appears whole and with the right hash, in place of any other
+        one. The same call again continues an interrupted one, and keeps a file that is there.
 
         artifact: also its id, or a reference in a result. Raises `FileChanged` for other bytes."""
-        return await self._files.download(id_of(artifact), Path(path), on_progress)
+        return await self._downloads.download(id_of(artifact), Path(path), on_progress)
 
-    async def download_all(self, result: Any, folder: str | os.PathLike[str]) -> dict[str, Path]:
+    async def download_all(
+        self, result: Any, folder: str | os.PathLike[str], *, on_progress: OnProgress | None = None
+    ) -> dict[str, Path]:
         """Download all files that a result refers to into a folder; return their paths by the artifacts' ids.
+        The same call again keeps what is there, and continues what was interrupted.
 
-        A file has the name of its artifact, and its id where that is taken or empty."""
-        return await self._files.download_all(result, Path(folder))
+        A file has the name of its artifact, with the artifact's id before it where another file has that
+        name: no other file is replaced, also by calls at the same time. on_progress: called with the bytes of
+        all files that are there, and all."""
+        return await self._downloads.download_all(result, Path(folder), on_progress)
 
     async def artifact(self, artifact: Mapping[str, Any] | str) -> Artifact:
         """Return an artifact without its bytes. artifact: its id, or a reference in a result."""
-        return await self._files.find(id_of(artifact))
+        return await self._downloads.find(id_of(artifact))
 
     # -- the spool -----------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ class Client:
 
     url: of the dispatcher, such as ``http://127.0.0.1:8000``. spool: file for submits without an answer.
     timeout_seconds: of one try; should exceed the 20 s after which the dispatcher itself gives up on its
-    database. retry_seconds: no retry begins later than this after the first try. max_answer_bytes: a longer
-    answer, or event of a stream, raises `AnswerTooLarge`.
+    database. retry_seconds: no retry begins later than this after the first try, or after the last byte of a
+    file that moved. max_answer_bytes: a longer answer, or event of a stream, raises `AnswerTooLarge`.
 
     Every method raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
     `dispatcher_client.calls` has the details of each. workflows, schedules: the calls about these.
@@ -164,10 +164,12 @@ class Client:
         Raises `FileChanged`."""
         return run_blocking(self._calls.download(artifact, path, on_progress=on_progress))
 
-    def download_all(self, result: Any, folder: str | os.PathLike[str]) -> dict[str, Path]:
-        """Download all files that a result refers to into a folder; return their paths by the artifacts'
-        ids."""
-        return run_blocking(self._calls.download_all(result, folder))
+    def download_all(
+        self, result: Any, folder: str | os.PathLike[str], *, on_progress: OnProgress | None = None
+    ) -> dict[str, Path]:
+        """Download all files that a result refers to into a folder, or continue to; return their paths by the
+        artifacts' ids. No other file is replaced."""
+        return run_blocking(self._calls.download_all(result, folder, on_progress=on_progress))
 
     def artifact(self, artifact: Mapping[str, Any] | str) -> Artifact:
         """Return an artifact without its bytes. artifact: its id, or a reference in a result."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -212,11 +213,37 @@ def pause_after(error: DispatcherError, tries: int) -> float:
     return pause_seconds(tries, requested)
 
 
+class Progress:
+    """When bytes of a transfer last moved: the time for its retries counts from there.
+
+    most_tries: that may count so, for a transfer that begins again from its first byte with each try."""
+
+    def __init__(self, most_tries: float = math.inf) -> None:
+        self._tries_left = most_tries
+        self._moved_at: float | None = None
+
+    def moved(self) -> None:
+        self._moved_at = time.monotonic()
+
+    def of_try(self) -> float | None:
+        """Return when bytes last moved in the try that has ended; None if none did, or if it does not
+        count."""
+        at, self._moved_at = self._moved_at, None
+        if at is None or self._tries_left < 1:
+            return None
+        self._tries_left -= 1
+        return at
+
+
 async def call_with_retries(
-    once: Callable[[], Awaitable[T]], *, retry_seconds: float, sleep: Callable[[float], Awaitable[None]]
+    once: Callable[[], Awaitable[T]],
+    *,
+    retry_seconds: float,
+    sleep: Callable[[float], Awaitable[None]],
+    progress: Progress | None = None,
 ) -> T:
-    """Call `once` until it returns. Raises its last NoAnswer or Unavailable after `retry_seconds`; other
-    errors at once."""
+    """Call `once` until it returns. Raises its last NoAnswer or Unavailable `retry_seconds` after the first
+    try, or after the last progress; other errors at once."""
     until = time.monotonic() + retry_seconds
     tries = 0
     while True:
@@ -224,6 +251,8 @@ async def call_with_retries(
         try:
             return await once()
         except (NoAnswer, Unavailable) as error:
+            if progress is not None and (moved_at := progress.of_try()) is not None:
+                until, tries = moved_at + retry_seconds, 1
             pause = pause_after(error, tries)
             if time.monotonic() + pause > until:
                 raise

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,8 @@ from django.conf import settings
 from artifacts.models import Artifact as Row
 from artifacts.models import ArtifactUse
 from artifacts.store import local
-from dispatcher_client import Artifact, Client, FileChanged, NotFound, Problem
+from dispatcher_client import Artifact, Client, FileChanged, NotFound, Problem, downloads, uploads
 from dispatcher_client import __main__ as command_line
-from dispatcher_client import artifacts as files
 from dispatcher_project.web import artifact_bytes
 from tests.jobs.api.conftest import Account
 from tests.jobs.events.conftest import redis_url, tenant, web, world
@@ -44,7 +44,7 @@ def store(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(settings, "DISPATCHER", changed)
     monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
     monkeypatch.setattr(local, "PART_BYTES", PART)
-    monkeypatch.setattr(files, "PARTS_ABOVE_BYTES", PART)
+    monkeypatch.setattr(uploads, "PARTS_ABOVE_BYTES", PART)
     return tmp_path / "store"
 
 
@@ -115,7 +115,7 @@ def test_an_interrupted_upload_sends_only_what_is_missing(
 def test_an_interrupted_download_goes_on_where_it_ended(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(downloads, "_CHUNK_BYTES", 50_000)
     path = make_file(tmp_path, 3 * PART)
     sent = client.upload(path)
 
@@ -135,13 +135,79 @@ def test_an_interrupted_download_goes_on_where_it_ended(
     assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
 
 
-def test_a_wrong_partial_file_becomes_no_file(client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [b"wrong", b"x" * 1000, b"x" * 1001])
+def test_a_wrong_partial_file_is_loaded_again(client: Client, tmp_path: Path, wrong: bytes) -> None:
+    path = make_file(tmp_path, 1000)
+    sent = client.upload(path)
+    (tmp_path / f".{sent.id}.part").write_bytes(wrong)
+    client.download(sent, tmp_path / "back.bin")
+    assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
+
+
+def test_wrong_bytes_of_the_store_become_no_file(client: Client, tmp_path: Path, store: Path) -> None:
     sent = client.upload(make_file(tmp_path, 1000))
-    (tmp_path / f"back.bin.{sent.sha256[:16]}.part").write_bytes(b"wrong")
+    next((store / "a").rglob(sent.sha256)).write_bytes(b"x" * 1000)
     with pytest.raises(FileChanged, match="not the artifact's"):
         client.download(sent, tmp_path / "back.bin")
-    assert list(tmp_path.glob("back.bin*")) == []
-    client.download(sent, tmp_path / "back.bin")
+    assert list(tmp_path.glob("back.bin*")) == list(tmp_path.glob("*.part")) == []
+
+
+def test_files_that_are_there_are_not_loaded_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (client.upload(make_file(tmp_path, size, name="x")) for size in (1000, PART))
+    result, folder = {"films": [first.ref, second.ref]}, tmp_path / "out"
+    steps: list[tuple[int, int]] = []
+
+    def stop(done: int, of: int) -> None:
+        steps.append((done, of))
+        if done > 1000:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        client.download_all(result, folder, on_progress=stop)
+    assert {of for _, of in steps} == {1000 + PART}
+    began: list[Any] = []
+    real = artifact_bytes.read_grant
+    monkeypatch.setattr(
+        artifact_bytes, "read_grant", lambda method, key, *rest: began.append(key) or real(method, key, *rest)
+    )
+    steps.clear()
+    paths = client.download_all(result, folder, on_progress=lambda *done: steps.append(done))
+    assert steps[0] == (1000, 1000 + PART)
+    assert steps[-1] == (1000 + PART, 1000 + PART)
+    assert [key.sha256 for key in began] in ([second.sha256], [])
+    began.clear()
+    assert client.download_all(result, folder) == paths
+    assert [path.name for path in paths.values()] == ["x", f"{second.id}-x"]
+    client.download(first, paths[first.id])
+    assert began == []
+
+
+def test_a_file_of_something_else_is_kept(client: Client, tmp_path: Path) -> None:
+    sent = client.upload(make_file(tmp_path, 1000, name="notes.txt"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    for _ in range(2):
+        paths = client.download_all([sent.ref], tmp_path / "out")
+        assert paths == {sent.id: tmp_path / "out" / f"{sent.id}-notes.txt"}
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    client.download(sent, tmp_path / "out" / "notes.txt")
+    assert (tmp_path / "out" / "notes.txt").stat().st_size == 1000
+
+
+def test_calls_at_the_same_time_do_not_damage_each_others_files(client: Client, tmp_path: Path) -> None:
+    sent = [client.upload(make_file(tmp_path, 3000 + number, name="same.bin")) for number in range(3)]
+    results = [[sent[0].ref, sent[1].ref], [sent[1].ref, sent[2].ref], [sent[2].ref, sent[0].ref]] * 3
+    with ThreadPoolExecutor(len(results)) as threads:
+        found = list(threads.map(lambda one: client.download_all(one, tmp_path / "out"), results))
+    for paths in found:
+        for artifact in sent:
+            if artifact.id in paths:
+                data = paths[artifact.id].read_bytes()
+                assert hashlib.sha256(data).hexdigest() == artifact.sha256
+    assert list((tmp_path / "out").glob("*.part")) == []
 
 
 @pytest.mark.parametrize(

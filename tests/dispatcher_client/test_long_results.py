@@ -14,7 +14,7 @@ from artifacts.models import Artifact, ArtifactUse
 from artifacts.outputs import Maker, SavedOutput, Secured, secure
 from dispatcher_client import AnswerTooLarge, Client, Conflict, FileChanged, NotFound, Problem
 from dispatcher_client import __main__ as command_line
-from dispatcher_client.artifacts import free_name
+from dispatcher_client.file_names import free_names
 from foundation.ids import new_id
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
@@ -158,6 +158,12 @@ def test_the_command_line_prints_results_saves_files_and_erases(
     ],
 )
 def test_a_file_never_leaves_its_folder(name: str, file: str) -> None:
-    assert free_name(name, "ID", ()) == file
-    assert len(f"{free_name(name, 'J' * 26, {file})}.{'0' * 16}.part".encode()) <= 255
-    assert free_name(name, "ID", {"a.png"}) == ("ID-a.png" if file == "a.png" else file)
+    assert free_names(name, "ID", ()) == ([file] if file == "ID" else [file, f"ID-{file}"])
+    assert len(free_names(name, "J" * 26, {file})[-1].encode()) <= 255
+
+
+@pytest.mark.parametrize("taken", ["A.png", "a.PNG", "A\N{COMBINING RING ABOVE}.png", "Å.PNG"])
+def test_names_that_are_one_on_some_file_systems_are_told_apart(taken: str) -> None:
+    name = "å.png" if taken[0] in "Å" or len(taken) > 5 else "a.png"
+    assert free_names(name, "ID", ["b.png"]) == [name, f"ID-{name}"]
+    assert free_names(name, "ID", [taken]) == [f"ID-{name}"]

@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable, artifacts
+from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable, uploads
 from verification.proving.clients import SUBMITS, WatchedClient
 from verification.proving.files import LONG_RESULT_CHARS, PARTS_ABOVE_BYTES, file_of, upload
 from verification.proving.ledger import Ledger
@@ -274,7 +274,7 @@ def _reported_end(job: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    artifacts.PARTS_ABOVE_BYTES = PARTS_ABOVE_BYTES
+    uploads.PARTS_ABOVE_BYTES = PARTS_ABOVE_BYTES
     load = Load(json.loads(Path(sys.argv[1]).read_text()))
     sys.stdout.write("{}\n")
     sys.stdout.flush()

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from artifacts.removal import remove_now
 from artifacts.store.contract import CHUNK_BYTES, StoreError
 from artifacts.store.s3 import NoBoto
 from artifacts.uploads import Wanted, complete, confirm, promise
+from dispatcher_client.partial_file import PartialFile
 from dispatcher_project.cli.arguments import media_type, positive
 from dispatcher_project.cli.command import TerminalCommand, as_json, tenant_named
 from dispatcher_project.cli.screen import age, plain, table
@@ -136,7 +136,7 @@ class Command(TerminalCommand):
         if len(options["names"]) != 2:
             raise CommandError("get takes an id and the file to write")
         row, path = artifact_row(options["names"][0]), Path(options["names"][1])
-        save_artifact(row, path, ports)
+        save_artifact(row, path.parent, lambda file: file.replace(path), ports)
         if self.as_json:
             self.print_json({"path": str(path), "bytes": row.bytes, "sha256": row.sha256})
         else:
@@ -158,24 +158,22 @@ class Command(TerminalCommand):
 _HEADS = ("artifact", "tenant", "state", "bytes", "type", "name", "age")
 
 
-def save_artifact(row: Artifact, path: Path, ports: Ports) -> None:
-    """Write an artifact to a file, which appears whole and with the right hash. Raises CommandError,
-    StoreError, OSError."""
+def save_artifact(row: Artifact, folder: Path, publish: Callable[[PartialFile], Path], ports: Ports) -> Path:
+    """Write an artifact to a file, which appears whole and with the right hash; return its path. Raises
+    CommandError, StoreError, OSError."""
     confirm([row], ports.artifact_store, ports.clock.now())
     if row.state != Artifact.State.STORED:
         raise CommandError(f"the artifact is {row.state}: the store does not have its bytes")
-    partial = path.with_name(f"{path.name}.part")
-    digest = hashlib.sha256()
+    file = PartialFile(folder, row.pk, row.bytes, row.sha256)
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            for chunk in ports.artifact_store.chunks(row.key):
-                digest.update(chunk)
-                file.write(chunk)
-        if digest.hexdigest() != row.sha256:
+        file.restart()
+        for chunk in ports.artifact_store.chunks(row.key):
+            file.write(chunk)
+        if not file.is_whole():
             raise CommandError("the store's bytes do not have the hash of the artifact")
-        partial.replace(path)
+        return publish(file)
     finally:
-        partial.unlink(missing_ok=True)
+        file.close(is_wanted=False)
 
 
 def artifact_row(artifact_id: str) -> Artifact:

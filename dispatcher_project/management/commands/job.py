@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from artifacts.models import ArtifactUse
 from artifacts.refs import only_ref
 from artifacts.store.contract import StoreError
 from artifacts.uses import is_result_of
-from dispatcher_client.artifacts import free_name, ids_in
+from dispatcher_client.artifacts import ids_in
+from dispatcher_client.file_names import free_names
+from dispatcher_client.partial_file import PartialFile
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, field_text, line, plain, table
@@ -230,14 +233,14 @@ def read_whole_result(job: Job, real: ports.Ports) -> Any:
 
 
 def save_files(result: Any, folder: Path, real: ports.Ports) -> list[Path]:
-    """Save the files that a result refers to; return their paths. Raises CommandError, StoreError,
-    OSError."""
+    """Save the files that a result refers to, in place of no other file; return their paths. Raises
+    CommandError, StoreError, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     saved: list[Path] = []
     for artifact_id in ids_in(result):
         row = artifact_row(artifact_id)
-        saved.append(folder / free_name(row.name, row.pk, {path.name for path in saved}))
-        save_artifact(row, saved[-1], real)
+        names = free_names(row.name, row.pk, [path.name for path in saved])
+        saved.append(save_artifact(row, folder, partial(PartialFile.publish, names=names), real))
     return saved
 
 
