@@ -46,8 +46,17 @@ class RunError:
 
 
 @dataclass(frozen=True, slots=True)
+class ParentNode:
+    """The node that a sub-run belongs to. node: its key, `build[3]` in a map."""
+
+    run_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """A run. status: running, completed, failed or cancelled. round: raised by each restart. counts: nodes of
+    """A run. status: running, completed, failed or cancelled. parent: of a sub-run; None: the run was
+    started. round: raised by each restart. erased_at: when the last of its data was erased. counts: nodes of
     the definition by state. waiting_for: nodes that wait for a person or a signal; None in lists, as `inputs`
     and `output`, which are None too for a key that may not see payloads. output_url: of the artifact of
     an output that is too long for this answer, which `Client.workflows.output` reads. urls: paths, `page`
@@ -57,6 +66,7 @@ class Run:
     workflow: str
     version: int
     status: str
+    parent: ParentNode | None
     round: int
     paused: bool
     error: RunError | None
@@ -66,6 +76,7 @@ class Run:
     created_at: datetime
     finished_at: datetime | None
     deadline_at: datetime | None
+    erased_at: datetime | None
     waiting_for: tuple[str, ...] | None
     inputs: Any
     output: Any

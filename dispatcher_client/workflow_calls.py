@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from .answers import cursor_of
@@ -36,6 +36,19 @@ _PAGE_ROWS = 200
 _REPEATED_EVENTS = 10_000
 """Events of jobs that are remembered: a stream sends those of the last ten seconds again, at most 1,000 per
 second."""
+
+
+class RunFilters(TypedDict, total=False):
+    """Filters of runs; None: any. workflow: its name. parent: `none`: runs that were started; `any`: their
+    sub-runs, too; the id of a run: its sub-runs. By default `none`; with `waiting`, `any`. waiting: whether
+    a node waits for a person or a signal."""
+
+    status: str | None
+    workflow: str | None
+    parent: str | None
+    tag: str | None
+    paused: bool | None
+    waiting: bool | None
 
 
 class Sending(Protocol):
@@ -183,11 +196,11 @@ class WorkflowCalls(Calls):
         """Return the run."""
         return await self._get(_run_path(run_id), _read_run)
 
-    async def runs(
-        self, *, status: str | None = None, workflow: str | None = None
-    ) -> AsyncGenerator[Run, None]:
-        """Yield the tenant's runs, newest first, without inputs and outputs; one request per page."""
-        async for run in self._rows("/runs", {"status": status, "workflow": workflow}, Run):
+    async def runs(self, **wanted: Unpack[RunFilters]) -> AsyncGenerator[Run, None]:
+        """Yield the tenant's runs, newest first, without inputs and outputs; one request per page. wanted:
+        `RunFilters`."""
+        query = {name: _text(value) if type(value) is bool else value for name, value in wanted.items()}
+        async for run in self._rows("/runs", query, Run):
             yield run
 
     async def wait(
@@ -312,6 +325,10 @@ def _read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str
     if not isinstance(rows, list):
         raise NoAnswer("the answer is not a page")
     return [read_answer(kind, row) for row in rows], cursor
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"
 
 
 def _index_of(node: RunNode) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from .stream import Event
 from .urllib_transport import iterate_blocking, run_blocking
@@ -16,7 +16,7 @@ from .workflow_answers import (
     WorkflowVersion,
     WorkflowVersionSummary,
 )
-from .workflow_calls import WorkflowCalls
+from .workflow_calls import RunFilters, WorkflowCalls
 
 
 class Workflows:
@@ -89,9 +89,9 @@ class Workflows:
         """Return the run."""
         return run_blocking(self._calls.get_run(run_id))
 
-    def runs(self, *, status: str | None = None, workflow: str | None = None) -> Iterator[Run]:
-        """Yield the tenant's runs, newest first, without inputs and outputs."""
-        return iterate_blocking(self._calls.runs(status=status, workflow=workflow))
+    def runs(self, **wanted: Unpack[RunFilters]) -> Iterator[Run]:
+        """Yield the tenant's runs, newest first, without inputs and outputs. wanted: `RunFilters`."""
+        return iterate_blocking(self._calls.runs(**wanted))
 
     def wait(self, run_id: str, timeout_seconds: float | None = None, *, for_answer: bool = False) -> Run:
         """Wait until the run has ended, or `for_answer` until it waits for one. Raises `RunNotOver`."""

@@ -160,6 +160,7 @@ class Run(models.Model):
         ]
         indexes = [
             models.Index(fields=["tenant", "-id"], name="run_of_tenant_idx"),
+            models.Index(fields=["tenant", "-id"], name="run_started_idx", condition=Q(parent_node=None)),
             models.Index(fields=["id"], name="run_live_idx", condition=Q(finished_at=None)),
             models.Index(
                 fields=["erase_requested_at"],

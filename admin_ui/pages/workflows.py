@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -47,6 +47,7 @@ from workflows.models import (
     Wait,
     Workflow,
 )
+from workflows.reports.runs import ANY, NONE, PAUSED, WAITING, RunFilter, has_tag
 
 VERSIONS_LISTED = 50
 
@@ -117,27 +118,60 @@ class VersionPages(HistoryAdmin):
         return json_block(version.spec)
 
 
+class ParentFilter(DropdownFilter):  # type: ignore[misc]
+    """Without a choice, sub-runs are left out, unless a search or a link asks for a run or a workflow."""
+
+    title = "sub-runs"
+    parameter_name = "parent"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        given = request.GET.get("parent", "")
+        of_run = [(given, f"of {given}")] if is_id(given) else []
+        return [(ANY, "all runs with their sub-runs"), *of_run]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        asks = any(name == "q" or name.startswith("version__") for name in request.GET)
+        waiting = request.GET.get("waits") == "open"
+        return RunFilter(parent=self.value() or (ANY if asks or waiting else NONE)).of(queryset)
+
+
+class RunWaitFilter(DropdownFilter):  # type: ignore[misc]
+    """What keeps a run that has not ended."""
+
+    title = "waits"
+    parameter_name = "waits"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("open", "for a person or a signal"), ("paused", "until it is resumed")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        conditions = {"open": WAITING, "paused": PAUSED}
+        return queryset.filter(conditions[value]) if (value := self.value()) in conditions else queryset
+
+
 @admin.register(Run)
 class RunPages(IndexedSearch, RunDetail):
     about = "Runs of workflows. Every model node of a run is a job."
     heavy = ("inputs", "output", "kept_maps", "error_message")
     list_display = ("id", "state_label", "workflow", "created", "tenant_page", "counts", "error_code", "took")
-    list_filter = (("state", ChoicesDropdownFilter),)
+    list_filter = (("state", ChoicesDropdownFilter), ParentFilter, RunWaitFilter)
     list_select_related = ("tenant", "version__workflow")
     search_fields = ("id",)
-    search_help_text = "Exact match: a run's id, or the name of a workflow."
+    search_help_text = "Exact match: a run's id, the name of a workflow, or a tag."
     ordering = ("-id",)
     sortable_by = ()
     actions_detail = ("pause_one", "resume_one", "cancel_one", "restart_one", "erase_one")
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
-        ours = ("version__id__exact", "version__workflow__id__exact", "parent_node__run__id__exact")
+        ours = ("version__id__exact", "version__workflow__id__exact")
         return lookup in ours or super().lookup_allowed(lookup, value, request)
 
     def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
-        return (
-            rows.filter(id=term.upper()) if is_id(term.upper()) else rows.filter(version__workflow__name=term)
-        )
+        if is_id(term.upper()):
+            return rows.filter(id=term.upper())
+        if Workflow.objects.filter(name=term).exists():
+            return rows.filter(Q(version__workflow__name=term) | has_tag(term))
+        return rows.filter(has_tag(term))
 
     @column("workflow")
     def workflow(self, run: Run) -> SafeString | str:

@@ -14,7 +14,7 @@ from django.db.models import F
 from dispatcher_project.cli.screen import age, field_text, line, plain, table
 from gpus.registry.audit import cli_actor
 from jobs.domain.access import Principal
-from workflows.api.views import nodes_json, run_json, summary_json
+from workflows.api.views import nodes_json, run_json, runs_visible_to, summary_json
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, RunEvent
 from workflows.reports.graph import MapCounts, map_counts
@@ -40,7 +40,7 @@ def operator() -> Principal:
 def find_run(run_id: str) -> Run:
     """Return a run. Raises CommandError."""
     wanted = run_id.strip().upper()
-    found = Run.objects.select_related("version__workflow", "tenant").filter(id=wanted).first()
+    found = runs_visible_to(operator()).select_related("tenant").filter(id=wanted).first()
     if found is None:
         raise CommandError(f"there is no run {plain(run_id, 80)}: it was never started, or was removed")
     return found
@@ -58,8 +58,8 @@ def end_status(run: Run) -> int:
 
 
 def run_table(runs: Sequence[Run], now: datetime) -> Table:
-    heads = ("run", "workflow", "tenant", "status", "nodes", "age", "took")
-    return table(heads, [_row(run, now) for run in runs], gives_way=("nodes",))
+    heads = ("run", "workflow", "tenant", "status", "nodes", "age", "took", "sub-run of")
+    return table(heads, [_row(run, now) for run in runs], gives_way=("nodes", "sub-run of"))
 
 
 def _row(run: Run, now: datetime) -> tuple[str | Text, ...]:
@@ -73,6 +73,7 @@ def _row(run: Run, now: datetime) -> tuple[str | Text, ...]:
         _counts(run),
         age((now - run.created_at).total_seconds()),
         age((run.finished_at - run.created_at).total_seconds()) if run.finished_at else "–",
+        f"{run.parent_node.run_id} {run.parent_node.key}" if run.parent_node else "",
     )
 
 
@@ -99,6 +100,10 @@ def run_lines(run: Run, now: datetime) -> list[Text]:
             wraps=True,
         ),
     ]
+    if (parent := document["parent"]) is not None:
+        lines.append(line(f"sub-run of {parent['run_id']} {parent['node']}", wraps=True))
+    if run.erase_requested_at is not None:
+        lines.append(line("its data is erased", wraps=True))
     if run.error_code:
         is_named = not run.error_node or run.error_message.startswith(f"{run.error_node} ")
         at = "" if is_named else f"{run.error_node}: "

@@ -43,6 +43,12 @@ def choice_parameter(request: Request, name: str, choices: Collection[str]) -> s
     return value
 
 
+def flag_parameter(request: Request, name: str) -> bool | None:
+    """Return the parameter if it is true or false, or None. Raises Problem 400."""
+    value = choice_parameter(request, name, ("true", "false"))
+    return None if value is None else value == "true"
+
+
 def whole_parameter(request: Request, name: str, *, most: int, default: int) -> int:
     """Return a whole number from 1 to `most`. Raises Problem 400."""
     value = request.query_params.get(name)

@@ -13,12 +13,12 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
-from foundation.http_api.parameters import PARAMETERS
+from foundation.http_api.parameters import PARAMETERS, flag_parameter
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api.base import actor, read_optional_body
 from jobs.api import answers, bodies
 from jobs.api.base import OperatorView, job_summaries, require_visible, shown_job, visible_job
-from jobs.api.parameters import FILTERS, JOB_ID, JobPages, body_filter, flag_parameter, query_filter
+from jobs.api.parameters import FILTERS, JOB_ID, JobPages, body_filter, query_filter
 from jobs.operations.jobs import (
     BulkAction,
     BulkOutcome,
@@ -141,7 +141,7 @@ def _filter_and_mode(request: Request) -> tuple[JobFilter, bool]:
         )
     named = {name: value for name, value in given.items() if name != "dry_run"}
     in_body = body_filter(named, "")
-    dry_run = body.dry_run or flag_parameter(request, "dry_run")
+    dry_run = body.dry_run or flag_parameter(request, "dry_run") is True
     return replace(in_query, **{name: getattr(in_body, name) for name in named}), dry_run
 
 

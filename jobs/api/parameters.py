@@ -17,6 +17,7 @@ from foundation.http_api.parameters import (
     CursorPages,
     allow_only,
     choice_parameter,
+    flag_parameter,
     text_parameter,
     text_schema,
     whole_parameter,
@@ -96,10 +97,6 @@ def fingerprint_parameter(request: Request) -> str | None:
     if value is not None and not re.fullmatch(bodies.FINGERPRINT, value):
         raise parameter_problem("fingerprint", "Must be 16 hexadecimal digits, in lower case.")
     return value
-
-
-def flag_parameter(request: Request, name: str) -> bool:
-    return choice_parameter(request, name, ("true", "false")) == "true"
 
 
 def wait_parameter(request: Request) -> float | None:

@@ -464,11 +464,32 @@ def test_a_run_lists_its_sub_runs_and_these_name_their_parent(boss: Client) -> N
     page = page_of(boss, run)
     assert children[-1].id in page
     assert children[0].id not in page, "the newest 20"
-    listed = boss.get(
-        reverse("admin:workflows_run_changelist"), {"parent_node__run__id__exact": run.id}
-    ).content.decode()
+    listed = boss.get(reverse("admin:workflows_run_changelist"), {"parent": run.id}).content.decode()
     assert children[0].id in listed
     child = page_of(boss, children[3])
     assert run.id in child
     assert "part[3]" in child
     assert "Erase data" not in child, "its data is erased with that of its parent"
+
+
+def test_the_list_of_runs_leaves_sub_runs_out_unless_it_is_asked(admin_client: Client) -> None:
+    above = make_run({"nodes": {"sub": {"workflow": "w1"}}}, sub="running")
+    node = Node.objects.create(run=above, key="sub", base="sub", kind="workflow", state="running")
+    below = make_run({"nodes": {"ask": human(choose_from=[1])}}, above.tenant, ask="running")
+    Run.objects.filter(id=below.id).update(parent_node=node, depth=1, tags=["night"])
+    ask(below, "ask", choose_from=[1])
+    Run.objects.filter(id=above.id).update(paused_at=timezone.now())
+
+    def listed(**query: str) -> set[str]:
+        answer = admin_client.get(reverse("admin:workflows_run_changelist"), query)
+        assert answer.status_code == 200
+        return {run.id for run in answer.context["cl"].result_list}
+
+    assert listed() == {above.id}
+    assert listed(parent="any") == {above.id, below.id}
+    assert listed(parent=above.id) == {below.id}
+    assert listed(waits="open") == listed(q="night") == listed(q=below.version.workflow.name) == {below.id}
+    assert listed(waits="paused") == {above.id}
+    assert listed(version__workflow__id__exact=str(below.version.workflow_id)) == {below.id}
+    page = admin_client.get(reverse("admin:workflows_run_change", args=[above.id])).content.decode()
+    assert f"?parent={above.id}" in page

@@ -106,6 +106,9 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     assert [found.run_id for found in client.workflows.runs(workflow="choice", status="completed")] == [
         run.run_id
     ]
+    filtered = client.workflows.runs(parent="none", tag="a", paused=False, waiting=False)
+    assert [(found.run_id, found.parent, found.erased_at) for found in filtered] == [(run.run_id, None, None)]
+    assert list(client.workflows.runs(waiting=True)) == list(client.workflows.runs(paused=True)) == []
     with pytest.raises(NotFound, match="no node other"):
         client.workflows.node(run.run_id, "other")
     items = client.workflows.node(run.run_id, "best").items

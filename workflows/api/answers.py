@@ -63,6 +63,13 @@ class RunUrls(TypedDict):
     page: Annotated[str | None, about("Its page in the admin.")]
 
 
+class ParentNode(TypedDict):
+    """The node that a sub-run belongs to."""
+
+    run_id: str
+    node: Annotated[str, about("Its key: `build`, or `build[3]` in a map.")]
+
+
 class RunSummary(TypedDict):
     """A run in a list."""
 
@@ -70,6 +77,7 @@ class RunSummary(TypedDict):
     workflow: str
     version: int
     status: Annotated[str, choices(RunState)]
+    parent: Annotated[ParentNode | None, about("Of a sub-run; null: the run was started.")]
     round: Annotated[int, about("Raised by each restart.")]
     paused: bool
     error: RunError | None
@@ -79,6 +87,7 @@ class RunSummary(TypedDict):
     created_at: Instant
     finished_at: Instant | None
     deadline_at: Instant | None
+    erased_at: Annotated[Instant | None, about("When the last of its data was erased.")]
     urls: RunUrls
 
 

@@ -22,10 +22,11 @@ from foundation.http_api.parameters import (
     NamePages,
     allow_only,
     choice_parameter,
+    flag_parameter,
     text_parameter,
     text_schema,
 )
-from foundation.http_api.problems import FieldError, Problem
+from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_PATTERN, is_id
 from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
@@ -44,6 +45,7 @@ from workflows.execution.long_outputs import shown_output, url_of
 from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Node, Run, Version, Wait
 from workflows.reports.graph import map_counts
+from workflows.reports.runs import ANY, NONE, RunFilter
 
 MOST_WAITS = 20
 DEFINITION_BODY_BYTES = 4 * 1024 * 1024
@@ -61,6 +63,20 @@ KEY = OpenApiParameter(
     "key", str, OpenApiParameter.PATH, description="Key of the node, such as best or best[3]."
 )
 SIGNAL = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The signal's name.")
+
+
+PARENT = {"type": "string", "pattern": f"^({NONE}|{ANY}|{ID_PATTERN.pattern[:-2]})$"}
+FLAG = {"enum": ["true", "false"]}
+RUN_FILTERS = ("status", "workflow", "parent", "tag", "paused", "waiting")
+HEAVY = ("parent_node__settings", "parent_node__output", "parent_node__detail")
+"""What no answer has of the node above a run."""
+
+
+def parent_parameter(request: Request) -> str | None:
+    value = text_parameter(request, "parent")
+    if value is None or value in (NONE, ANY) or is_id(value):
+        return value
+    raise parameter_problem("parent", f"Must be {NONE}, {ANY} or the id of a run.")
 
 
 class RunPages(CursorPages):
@@ -291,19 +307,34 @@ class Runs(WorkflowView):
         parameters=(
             OpenApiParameter("status", str, enum=[state.value for state in RunState]),
             OpenApiParameter("workflow", text_schema()),
+            OpenApiParameter(
+                "parent",
+                PARENT,
+                description="`none`: runs that were started; `any`: their sub-runs, too; the id of a run: "
+                "its sub-runs. Default: `none`; with `waiting=true`, `any`, as the sub-run gets the answer.",
+            ),
+            OpenApiParameter("tag", text_schema()),
+            OpenApiParameter("paused", FLAG),
+            OpenApiParameter(
+                "waiting", FLAG, description="Whether a node of it waits for a person or a signal."
+            ),
             *PARAMETERS,
         ),
         tag="workflows",
     )
     def get(self, request: Request) -> Response:
-        allow_only(request, ("status", "workflow", "cursor", "limit"))
+        allow_only(request, (*RUN_FILTERS, "cursor", "limit"))
+        wanted = RunFilter(
+            status=choice_parameter(request, "status", [state.value for state in RunState]),
+            workflow=text_parameter(request, "workflow"),
+            parent=parent_parameter(request),
+            tag=text_parameter(request, "tag"),
+            paused=flag_parameter(request, "paused"),
+            waiting=flag_parameter(request, "waiting"),
+        )
         rows = runs_visible_to(principal_of(request)).defer("inputs", "output", "kept_maps")
-        if status := choice_parameter(request, "status", [state.value for state in RunState]):
-            rows = rows.filter(state=status)
-        if name := text_parameter(request, "workflow"):
-            rows = rows.filter(version__workflow__name=name)
         pages = RunPages()
-        page = pages.paginate_queryset(rows, request, view=self) or []
+        page = pages.paginate_queryset(wanted.of(rows), request, view=self) or []
         return pages.get_paginated_response([summary_json(run) for run in page])
 
 
@@ -499,7 +530,7 @@ class SendSignal(WorkflowView):
 
 def runs_visible_to(principal: Principal) -> QuerySet[Run]:
     """Return all runs for an operator, otherwise those of the principal's tenant."""
-    rows = Run.objects.select_related("version__workflow")
+    rows = Run.objects.select_related("version__workflow", "parent_node").defer(*HEAVY)
     if principal.is_operator:
         return rows
     return rows.none() if principal.tenant_id is None else rows.filter(tenant=principal.tenant_id)
@@ -561,8 +592,9 @@ def summary_json(run: Run) -> dict[str, Any]:
         "workflow": run.version.workflow.name,
         "version": run.version.number,
         "status": run.state,
+        "parent": parent_json(run),
         "round": run.round,
-        "paused": run.paused_at is not None,
+        "paused": run.paused_at is not None and run.finished_at is None,
         "error": error,
         "counts": dict(Counter(run.node_states.values())),
         "priority": run.priority,
@@ -570,6 +602,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         "created_at": run.created_at,
         "finished_at": run.finished_at,
         "deadline_at": run.deadline_at,
+        "erased_at": run.erased_at,
         "urls": {
             "self": f"/api/v1/runs/{run.id}",
             "nodes": f"/api/v1/runs/{run.id}/nodes",
@@ -580,6 +613,12 @@ def summary_json(run: Run) -> dict[str, Any]:
             "page": page_of_run(run.id),
         },
     }
+
+
+def parent_json(run: Run) -> dict[str, str] | None:
+    """Return the node that a sub-run belongs to; None for a run that was started."""
+    node = run.parent_node
+    return None if node is None else {"run_id": node.run_id, "node": node.key}
 
 
 def page_of_run(run_id: str) -> str | None:

@@ -21,7 +21,9 @@ from foundation.http_api.problems import Problem
 from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
+from jobs.api.submit import idempotency_key
 from jobs.domain.errors import Refused
+from jobs.submission.request import fingerprint
 from workflows import operations
 from workflows.api.views import version_json
 from workflows.definition.queue_workflows import NotConvertible, convert, pipeline_names
@@ -30,6 +32,7 @@ from workflows.domain.plan import Plan
 from workflows.domain.states import RunState
 from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Run, Version, Workflow
+from workflows.operations import RunKey, StartedRun
 
 _LOOK_SECONDS = 0.5
 
@@ -54,6 +57,11 @@ class Command(TerminalCommand):
         parser.add_argument("--priority", type=int, choices=range(1, 10), default=5, help="of a run: 1 first")
         parser.add_argument("--tag", action="append", dest="tags", help="of a run; may be repeated")
         parser.add_argument("--callback-url", metavar="URL", help="of a run: gets a signed POST at its end")
+        parser.add_argument(
+            "--idempotency-key",
+            metavar="KEY",
+            help="of a run: the same command with the same key returns the same run",
+        )
         parser.add_argument(
             "--deadline-seconds", type=positive_seconds, help="a run fails if it has not ended by then"
         )
@@ -232,15 +240,17 @@ class Command(TerminalCommand):
         source, given = _words(words, "run NAME|FILE [INPUTS]", least=1, most=2)
         inputs = None if given is None else read_payload(given)
         try:
-            run = self._start(source, inputs, options)
+            started = self._start(source, inputs, options)
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
         except Refused as refused:
             if refused.pointer is None:
                 raise
             raise CommandError(plain(f"{source}: {refused.pointer}: {refused}")) from None
+        run = started.run
         if options["wait"] is None:
-            said = f"{run.id} running; `{command_line(f'run {run.id} --follow')}` shows it"
+            state = "was started before" if started.replayed else "running"
+            said = f"{run.id} {state}; `{command_line(f'run {run.id} --follow')}` shows it"
             self.report(run_document(find_run(run.id)), said)
             return None
         ended = wait_for_run(run.id, options["wait"])
@@ -257,7 +267,7 @@ class Command(TerminalCommand):
             )
         return end_status(ended)
 
-    def _start(self, source: str, inputs: Any, options: dict[str, Any]) -> Run:
+    def _start(self, source: str, inputs: Any, options: dict[str, Any]) -> StartedRun:
         """Start a run of a stored workflow, or of the definition in a file."""
         given: operations.RunOptions = {
             "priority": options["priority"],
@@ -266,16 +276,30 @@ class Command(TerminalCommand):
             "callback_url": options["callback_url"],
         }
         ports, by = jobs.ports.production_ports(), cli_actor()
+
+        def key(*what: Any) -> RunKey | None:
+            text = idempotency_key(options["idempotency_key"])
+            return None if text is None else RunKey(text, fingerprint([*what, inputs, given]))
+
         if not is_file(source):
             workflow, number = _workflow(source, options), options["number"]
             return operations.start_run(
-                workflow.tenant_id, workflow.name, inputs, number=number, ports=ports, by=by, **given
-            ).run
+                workflow.tenant_id,
+                workflow.name,
+                inputs,
+                number=number,
+                key=key(workflow.name, number),
+                ports=ports,
+                by=by,
+                **given,
+            )
         if options["number"] is not None:
             raise CommandError("--version is of a stored workflow; a file is one definition")
         definition = read_definition_file(source)
         tenant = owner_of_new(options["tenant"], (Workflow, _name_in(definition) or Path(source).stem))
-        return start_inline_run(tenant.pk, definition, inputs, ports=ports, by=by, **given).run
+        return start_inline_run(
+            tenant.pk, definition, inputs, key=key(definition), ports=ports, by=by, **given
+        )
 
 
 def wait_for_run(run_id: str, seconds: float) -> Run:

@@ -196,7 +196,7 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     assert run_id in terminal("runs", "--status", "running", "--workflow", "choice").said
     assert run_id in terminal("runs", "--tenant", "operator").said
     assert [row["run_id"] for row in terminal("runs", "--json").json["results"]] == [run_id]
-    assert terminal("runs", "--status", "failed").said == "no runs; `workflow run NAME` starts one\n"
+    assert terminal("runs", "--status", "failed").said == "no run matches\n"
     shown = terminal("run", run_id.lower()).said
     assert "waits for best" in shown
     assert "pending" in shown
@@ -217,6 +217,50 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     advance(world)
     assert terminal("run", run_id, "--json").json["output"] == {"best": "b"}
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}
+
+
+def test_runs_are_filtered_and_paged(world: World, terminal: Terminal, file: str) -> None:
+    assert terminal("runs").said == "no runs; `workflow run NAME` starts one\n"
+    first = started(world, terminal, file)
+    part = {"name": "whole", "nodes": {"sub": {"workflow": "choice", "inputs": {"images": [1]}}}}
+    Path(file).write_text(json.dumps(part))
+    terminal("workflow", "put", file)
+    whole = terminal("workflow", "run", "whole", "--tag", "night", "--json").json["run_id"]
+    for _ in range(3):
+        advance(world)
+    (below,) = Run.objects.filter(depth=1)
+
+    def listed(*options: str) -> list[str]:
+        return [row["run_id"] for row in terminal("runs", "--json", *options).json["results"]]
+
+    assert listed() == [whole, first]
+    assert listed("--parent", "any") == [below.id, whole, first]
+    assert listed("--parent", whole.lower()) == [below.id]
+    assert listed("--tag", "night") == [whole]
+    assert listed("--waiting") == [below.id, first]
+    assert f"{whole} sub" in terminal("runs", "--parent", whole).said
+    assert f"sub-run of {whole} sub" in terminal("run", below.id).said
+    terminal("run", first, "--pause")
+    assert listed("--paused") == [first]
+    page = terminal("runs", "--limit", "1")
+    assert f"… older ones: --before {whole}" in page.said
+    assert listed("--before", whole) == [first]
+    assert terminal("runs", "--limit", "1", "--json").json["before"] == whole
+    assert terminal("runs", "--before", first).said == "no run matches\n"
+    refused = terminal("runs", "--parent", "nobody")
+    assert "neither none, any nor the id of a run" in refused.said
+
+
+def test_a_key_means_one_run(terminal: Terminal, file: str) -> None:
+    terminal("workflow", "put", file)
+    run = ("workflow", "run", "choice", '{"images": ["a"]}', "--idempotency-key", "nightly-1")
+    first, again = terminal(*run, "--json").json["run_id"], terminal(*run)
+    assert again.said.startswith(f"{first} was started before; "), again.said
+    assert Run.objects.count() == 1
+    other = terminal(*run, "--priority", "2")
+    assert (other.status, Run.objects.count()) == (2, 1), "another request with the same key"
+    bad = terminal(*run[:-1], "two words")
+    assert (bad.status, "printable ASCII" in bad.said) == (2, True), bad.said
 
 
 def test_a_run_is_paused_resumed_cancelled_and_restarted(world: World, terminal: Terminal, file: str) -> None:

@@ -17,6 +17,7 @@ from tests.support.factories import make_job, make_model
 from workflows.api import views
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run
+from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
@@ -363,6 +364,80 @@ def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
     assert len(sizes) >= 4
     back = acme.client.get(page["previous"]).json()
     assert back["next"] is not None
+
+
+@pytest.mark.database
+def test_runs_are_filtered_and_sub_runs_name_their_parent(
+    acme: Account, operator: Account, world: World
+) -> None:
+    ask = {"nodes": {"ask": {"human": {"title": "?", "choose_from": [1]}}}}
+    put(acme, ask, "child")
+    put(acme, {"nodes": {"sub": {"workflow": "child"}}}, "above")
+    above = post(acme, "workflows/above/runs", {"tags": ["night", "a"]}).json()["run_id"]
+    alone = post(acme, "workflows/child/runs", {"tags": ["nightly"]}).json()["run_id"]
+    advance(world, above)
+    (below,) = Run.objects.filter(parent_node__run=above).values_list("id", flat=True)
+    for one in (below, alone):
+        advance(world, one)
+
+    def found(query: str) -> set[str]:
+        answer = acme.client.get(f"/api/v1/runs?{query}")
+        assert answer.status_code == 200, answer.json()
+        assert {row["run_id"] for row in operator.client.get(f"/api/v1/runs?{query}").json()["results"]} == {
+            row["run_id"] for row in answer.json()["results"]
+        }
+        return {row["run_id"] for row in answer.json()["results"]}
+
+    assert found("") == found("parent=none") == {above, alone}
+    assert found("parent=any") == {above, alone, below}
+    assert found(f"parent={above}") == {below}
+    assert found(f"parent={alone}") == set()
+    assert found("waiting=true") == {below, alone}, "the answer goes to the sub-run"
+    assert found("waiting=true&parent=none") == {alone}
+    assert found("waiting=false&parent=any") == {above}
+    assert found("tag=night") == {above}
+    assert found("tag=night&parent=any") == {above, below}
+    assert found("tag=nigh&parent=any") == set()
+    post(acme, f"runs/{alone}/pause")
+    assert found("paused=true") == {alone}
+    assert found("paused=false") == {above}
+    post(acme, f"runs/{alone}/cancel")
+    for _ in range(3):
+        cancelling_runs(world.ports)
+        advance(world, alone)
+    ended = acme.client.get(f"/api/v1/runs/{alone}").json()
+    assert (ended["status"], ended["paused"]) == ("cancelled", False), "a pause ends with the run"
+    assert (found("paused=true"), found("waiting=true")) == (set(), {below})
+    shown = acme.client.get(f"/api/v1/runs/{below}").json()
+    assert (shown["parent"], ended["parent"]) == ({"run_id": above, "node": "sub"}, None)
+    (row,) = acme.client.get(f"/api/v1/runs?parent={above}").json()["results"]
+    assert row["parent"] == shown["parent"]
+    assert ended["erased_at"] is None
+    acme.client.delete(f"/api/v1/runs/{alone}/data")
+    assert acme.client.get(f"/api/v1/runs/{alone}").json()["erased_at"] is not None
+
+
+@pytest.mark.parametrize("query", ["parent=nobody", "paused=1", "waiting=True", "tag=", "parents=none"])
+def test_a_misspelt_filter_of_runs_is_refused(acme: Account, query: str) -> None:
+    answer = acme.client.get(f"/api/v1/runs?{query}")
+    assert (answer.status_code, answer.json()["code"] in {"invalid_parameter", "unknown_parameter"}) == (
+        400,
+        True,
+    ), answer.json()
+
+
+def test_a_page_of_runs_takes_few_queries(acme: Account, world: World) -> None:
+    put(acme, {"nodes": {"x": {"signal": {"name": "go"}}}}, "child")
+    put(acme, {"nodes": {"sub": {"workflow": "child", "map": {"count": 5}}}}, "above")
+    above = post(acme, "workflows/above/runs").json()["run_id"]
+    advance(world, above)
+    advance(world, above)
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        rows = acme.client.get("/api/v1/runs?parent=any").json()["results"]
+    assert len(rows) == 6
+    assert len([one for one in queries if "workflows_node" in one["sql"]]) == 1
 
 
 def test_an_answer_is_compared_as_json(acme: Account, world: World) -> None:
