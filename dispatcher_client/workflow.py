@@ -95,13 +95,18 @@ class _Nodes:
         *,
         choose_from: Any = None,
         form: Mapping[str, Any] | None = None,
+        answer_by: Sequence[str] | None = None,
         **options: Unpack[WaitOptions],
     ) -> Node:
         """Ask a person. choose_from: a list, or a reference to one: the answer is one of its items. form:
-        JSON Schema of the answer, in its place."""
+        JSON Schema of the answer, in its place. answer_by: names of the API keys that may answer; by default
+        all may."""
         if (choose_from is None) == (form is None):
             refuse("a human node has either choose_from or form")
-        asked = {"title": title, "form": form}
+        if answer_by is not None and (isinstance(answer_by, str) or not answer_by):
+            refuse('answer_by is a list with the names of API keys: ["reviewer"]')
+        names = None if answer_by is None else list(answer_by)
+        asked = {"title": title, "form": form, "answer_by": names}
         return self._wait("human", asked, {"choose_from": choose_from}, dict(options))
 
     def signal(

@@ -90,12 +90,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a human node asks. choose_from: the choices; None where it has a form. form: JSON Schema."""
+    """What a human node asks. choose_from: the choices; None where it has a form. form: JSON Schema.
+    answer_by: names of the API keys that may answer; None: all. may_answer: whether this client's key may."""
 
     title: str
     choose_from: tuple[Any, ...] | None
     form: Any
     expires_at: datetime | None
+    answer_by: tuple[str, ...] | None = None
+    may_answer: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,8 @@ class RunDataErased:
 class RunNode:
     """A node of a run, or a child of a map (`images[3]`). kind: model, human, signal, timer or workflow.
     output: a model node's is its job's result. output_url: as of a run. question: of a human node without
-    an answer. items: of a map;
-    `node(run_id, key, index)` returns one of them."""
+    an answer. answered_by: of a human node: ``key:`` and the API key's prefix, ``operator`` or ``expiry``.
+    items: of a map; `node(run_id, key, index)` returns one of them."""
 
     key: str
     round: int
@@ -141,6 +144,7 @@ class RunNode:
     output: Any
     output_url: str | None
     question: Question | None
+    answered_by: str | None
     error: NodeError | None
     started_at: datetime | None
     finished_at: datetime | None

@@ -306,9 +306,10 @@ class WorkflowCalls(Calls):
     async def answer(self, run_id: str, key: str, answer: Any) -> Run:
         """Answer a human node. key: such as ``best``, or ``best[3]``.
 
-        Raises `Conflict` if it was answered before (also by an earlier try of this call), `Problem` (410) if
-        the time for it is over, `Invalid` for an answer that is none of the choices or does not match the
-        form."""
+        The same answer again by the same API key changes nothing, so tries of this call after a lost response
+        do no harm. Raises `Conflict` if there is another answer, `NotAllowed` if the node names other keys in
+        `answer_by`, `Problem` (410) if the time for it is over, `Invalid` for an answer that is none of the
+        choices or does not match the form."""
         return await self._post(
             f"{_run_path(run_id)}/waits/{quote(key, safe='')}", _read_run, {"answer": answer}
         )

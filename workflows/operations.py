@@ -24,7 +24,7 @@ from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
-from jobs.models import EndNotice
+from jobs.models import ApiKey, EndNotice
 from jobs.ports import Ports
 from jobs.submission.request import Allowed
 from workflows.definition.read import Limits, read_definition
@@ -33,6 +33,7 @@ from workflows.domain.errors import (
     AnswerInvalid,
     NothingToRestart,
     NotWaitingForAnswer,
+    NotYours,
     RunErased,
     RunFinished,
     RunNotFinished,
@@ -51,7 +52,7 @@ from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.recursion import refuse_recursion
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
-from workflows.execution.waits import end_waits
+from workflows.execution.waits import end_waits, size_of_answer, write_ends
 from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of
 
 RESERVED_NAME = "runs"
@@ -149,6 +150,17 @@ def not_stored(tenant_id: int, plan: Plan) -> dict[str, str]:
             what = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
             found[pointer_to("nodes", node.key, "workflow")] = f"there is no {what} yet"
     return found
+
+
+def unknown_keys(tenant_id: int, plan: Plan) -> dict[str, str]:
+    """Return the names in `answer_by` that no API key of the tenant has, as texts by JSON pointer."""
+    known = set(ApiKey.objects.filter(tenant_id=tenant_id, revoked=False).values_list("name", flat=True))
+    return {
+        pointer_to("nodes", node.key, "human", "answer_by", place): f"the tenant has no API key named {name}"
+        for node in (*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else []))
+        for place, name in enumerate(node.options.get("answer_by", ()))
+        if name not in known
+    }
 
 
 def definition_limits() -> Limits:
@@ -527,21 +539,44 @@ def _first_round(run: Run, key: str) -> int:
 # -- waits ---------------------------------------------------------------------------------------------------
 
 
-def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> None:
+def may_answer(wait: Wait, key_name: str | None) -> bool:
+    """Return True if an API key of this name may answer a question; None: an operator, who may answer all."""
+    named = wait.options.get("answer_by")
+    return named is None or key_name is None or key_name in named
+
+
+def answer_wait(
+    run: Run, key: str, answer: Any, *, by: str, ports: Ports, key_name: str | None = None
+) -> None:
     """Answer a human node of a run. key: of the node, such as ``best`` or ``best[3]``.
 
-    Exactly one of several concurrent answers is taken. Raises UnknownNode, NotWaitingForAnswer, WaitExpired,
-    AnswerInvalid.
+    Exactly one of several concurrent answers is taken; the same one again by the same actor changes nothing,
+    so that it can be sent again when its response was lost. by: the actor. key_name: of the API key; None: an
+    operator, whose answer is audited. Raises UnknownNode, NotYours, NotWaitingForAnswer, WaitExpired,
+    AnswerInvalid, AnswerTooLarge.
     """
     node = Node.objects.filter(run=run, key=key).order_by("-round").first()
     if node is None:
         raise UnknownNode(f"The run has no node {key[:80]}. {_open_questions(run)}")
-    waits = Wait.objects.select_related("node").filter(node=node, kind=NodeKind.HUMAN.value)
-    wait = waits.first()
-    if wait is None or wait.answered_at is not None:
+    wait = Wait.objects.select_related("node").filter(node=node, kind=NodeKind.HUMAN.value).first()
+    if wait is None:
         raise NotWaitingForAnswer
+    if not may_answer(wait, key_name):
+        raise NotYours
+    if wait.answered_at is None:
+        _check_answer(wait, answer, ports)
+        if _take_answer(wait, answer, by=by, is_audited=key_name is None, ports=ports):
+            return
+        wait.refresh_from_db()
+    if wait.answered_by != by[:200] or not same_value(wait.answer, answer):
+        raise NotWaitingForAnswer
+
+
+def _check_answer(wait: Wait, answer: Any, ports: Ports) -> None:
+    """Check an answer to an open question. Raises WaitExpired, AnswerInvalid, AnswerTooLarge."""
     if wait.due_at is not None and wait.due_at <= ports.clock.now():
         raise WaitExpired
+    size_of_answer(answer, "/answer")
     if "choose_from" in wait.options:
         if not any(same_value(answer, one) for one in wait.options["choose_from"]):
             choices = ", ".join(canonical_json(one)[:60] for one in wait.options["choose_from"][:10])
@@ -549,8 +584,16 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
             raise AnswerInvalid(f"The answer is none of the choices: {choices}{more}.", pointer="/answer")
     else:
         check_value(wait.options["form"], answer, ports, "/answer")
-    if not end_waits([wait], NodeState.COMPLETED, answer, by=by, ports=ports):
-        raise NotWaitingForAnswer
+
+
+def _take_answer(wait: Wait, answer: Any, *, by: str, is_audited: bool, ports: Ports) -> bool:
+    """End a wait by an answer; False if it has ended."""
+    with write_lock(1), transaction.atomic():
+        followers = write_ends([wait], NodeState.COMPLETED, answer, by=by, now=ports.clock.now())
+        if followers and is_audited:
+            record(by, "answer_wait", f"run:{wait.node.run_id}", node=wait.node.key)
+    ports.wake_followers(followers)
+    return bool(followers)
 
 
 def _open_questions(run: Run) -> str:
@@ -581,6 +624,7 @@ def send_signal(
     Waits whose schema the body does not match are left. by: the operator, for the audit. Raises
     AnswerInvalid if that is all of them.
     """
+    size_of_answer(body, "/body")
     waits = Wait.objects.select_related("node").filter(
         kind=NodeKind.SIGNAL.value, signal=name, answered_at=None, node__run__tenant_id=tenant_id
     )

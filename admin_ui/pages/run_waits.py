@@ -24,7 +24,6 @@ from admin_ui.parts.row_page import RowPage
 from admin_ui.parts.schema_fields import LABEL_SHOWN, MAX_CHOICES, SchemaFields, Unreadable, fields_of
 from admin_ui.parts.viewer import find_media, one_line_json, show_json
 from artifacts.models import Artifact
-from gpus.registry.audit import record
 from jobs import ports
 from jobs.domain.errors import Refused
 from workflows import operations
@@ -51,7 +50,7 @@ class Choice:
 class Question:
     """What a human node asks. node_id: of its row. form: None: one of the choices. is_cut: choices are
     missing. schema: of the form, as coloured JSON. errors: of an answer that was sent, without those at
-    fields."""
+    fields. answer_by: names of the API keys that may answer besides operators; empty: all may."""
 
     node_id: str
     key: str
@@ -62,6 +61,7 @@ class Question:
     is_cut: bool = False
     schema: SafeString | str = ""
     errors: list[str] = field(default_factory=list)
+    answer_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,20 @@ def question_of(wait: Wait, *, host: str) -> Question:
     """Return what a wait asks."""
     options = wait.options
     title = str(options.get("title") or "")[:LABEL_SHOWN]
+    answer_by = ", ".join(options.get("answer_by") or ())
     values = options.get("choose_from")
     if isinstance(values, list):
         pictures = _artifacts(values[:MAX_CHOICES])
         choices = [_choice(place, value, host, pictures) for place, value in enumerate(values[:MAX_CHOICES])]
         cut = len(values) > MAX_CHOICES
-        return Question(wait.node_id, wait.node.key, title, wait.due_at, choices, is_cut=cut)
+        return Question(
+            wait.node_id, wait.node.key, title, wait.due_at, choices, is_cut=cut, answer_by=answer_by
+        )
     schema = options.get("form")
     fields, shown = _answer_fields(wait), show_json(schema).html
-    return Question(wait.node_id, wait.node.key, title, wait.due_at, form=fields, schema=shown)
+    return Question(
+        wait.node_id, wait.node.key, title, wait.due_at, form=fields, schema=shown, answer_by=answer_by
+    )
 
 
 def signals_of(run: Run) -> list[SignalForm]:
@@ -194,7 +199,6 @@ class WaitForms(RunActions, RowPage):
         try:
             value = read_answer(wait, sent)
             operations.answer_wait(run, wait.node.key, value, by=by, ports=ports.production_ports())
-            record(by, "answer_wait", f"run:{run_id}", node=wait.node.key)  # the wait has `answered_by`, too
         except (Unreadable, Refused) as refusal:
             errors = _errors(refusal, "/answer")
             if errors is None:

@@ -281,6 +281,7 @@ class WaitPages(HistoryAdmin):
         "since",
         "until",
         "kind",
+        "may_answer",
         "answered_by",
     )
     list_display_links = None
@@ -323,6 +324,14 @@ class WaitPages(HistoryAdmin):
     @column("since")
     def since(self, wait: Wait) -> SafeString | str:
         return time_and_age(wait.node.started_at)
+
+    @column("for")
+    def may_answer(self, wait: Wait) -> str:
+        """The API keys that may answer besides operators."""
+        named = wait.options.get("answer_by") if isinstance(wait.options, dict) else None
+        if wait.kind != NodeKind.HUMAN:
+            return "–"
+        return ", ".join(named)[:80] if named else "anyone"
 
     @column("until")
     def until(self, wait: Wait) -> str:

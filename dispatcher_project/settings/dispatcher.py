@@ -89,6 +89,8 @@ class DispatcherSettings:
     workflow_waits: int = 10_000
     """Most open waits of a tenant's runs: for people, signals and times. A map waits for the ends of its
     children; another node that would begin a further one fails."""
+    workflow_answer_bytes: int = 256 * 1024
+    """Largest answer to a human node, and body of a signal, as JSON; a larger one gets 413."""
     schedules: int = 10_000
     """Most schedules of a tenant."""
     schedule_min_seconds: float = 10.0

@@ -54,13 +54,15 @@ def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
     most: int = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
     declared = environ.get("CONTENT_LENGTH") or "0"
     if declared.isdigit() and int(declared) > most:
-        raise too_large(most)
+        raise too_large(most, getattr(view, "body_setting", None))
     require_body(environ)
     return most
 
 
-def too_large(limit: int) -> Problem:
-    return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
+def too_large(limit: int, setting: str | None = None) -> Problem:
+    """Return the 413 for a body. setting: with which an operator raises the limit."""
+    named = f" ({setting} and what is around it)" if setting else ""
+    return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes{named}.")
 
 
 def read_json(raw: bytes, escaped: Collection[str] = (), *, what: str = "The body") -> Any:

@@ -131,6 +131,7 @@ def _principal(row: ApiKey) -> Principal:
         name=f"key:{row.prefix}",
         scopes=scopes,
         models=None if row.allowed_models is None else frozenset(row.allowed_models),
+        key_name=row.name,
     )
 
 

@@ -41,7 +41,8 @@ class Principal:
 
     tenant_id: tenant of submitted jobs; None for a staff session, which can't submit. name: actor in audit
     entries. user: Django user of a staff session, whose Django permissions apply; None for a key. scopes: of
-    a key. models: names of models that the key may submit to; None: all of its tenant.
+    a key. models: names of models that the key may submit to; None: all of its tenant. key_name: of an API
+    key; several may have the same one.
 
     The two class attributes are those that Django and DRF expect of a user.
     """
@@ -52,6 +53,7 @@ class Principal:
     user: Any = field(default=None, compare=False)
     scopes: frozenset[str] = ALL_SCOPES
     models: frozenset[str] | None = None
+    key_name: str = ""
 
     is_authenticated = True
     is_anonymous = False

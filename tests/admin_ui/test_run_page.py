@@ -83,6 +83,15 @@ def test_a_choice_is_answered_by_its_place_and_audited(boss: Client) -> None:
     assert b"does not wait" in send(boss, wait, choice="0").content
 
 
+def test_a_question_for_some_keys_names_them_and_an_operator_may_answer(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1], answer_by=["lead", "<b>"])}}, best="running")
+    wait = ask(run, "best", choose_from=[1], answer_by=["lead", "<b>"])
+    assert "For the API keys lead, &lt;b&gt;. Operators may answer, too." in page_of(boss, run)
+    inbox = boss.get(reverse("admin:workflows_wait_changelist")).content.decode()
+    assert "lead, &lt;b&gt;" in inbox
+    assert b"best is answered" in send(boss, wait, choice="0").content
+
+
 def test_the_error_of_a_step_that_raises_is_shown(boss: Client) -> None:
     run = make_run({"nodes": {"best": human(choose_from=[1, 2])}}, best="running")
     run.step_error, run.step_failures, run.failing_step = "KeyError: '<b>'", 2, 0

@@ -220,6 +220,8 @@ MISTAKES: list[tuple[Callable[[Workflow, Any], Any], str]] = [
     (lambda wf, a: wf.model("m", when=True), "when is a condition"),
     (lambda wf, a: wf.model("m", needs=["a"]), "needs holds nodes of this workflow"),
     (lambda wf, a: wf.model("m", needs_rule="some"), "needs_rule is one of"),
+    (lambda wf, a: wf.human("?", form={}, answer_by="lead"), "answer_by is a list"),
+    (lambda wf, a: wf.human("?", form={}, answer_by=[]), "answer_by is a list"),
     (lambda wf, a: wf.human("?"), "either choose_from or form"),
     (lambda wf, a: wf.human("?", choose_from=a, on_expiry="skip"), "on_expiry needs expires_seconds"),
     (lambda wf, a: wf.signal("s", default=1), "a default belongs to on_expiry"),
@@ -380,3 +382,10 @@ def test_a_simulated_failure_cancels_the_nodes_after_it() -> None:
     assert found.nodes["c"].code == "run_failed"
     finished = simulate({"nodes": nodes}, None, {"m": fake})
     assert finished.nodes["c"].state == "completed"
+
+
+def test_a_question_names_the_keys_that_may_answer() -> None:
+    wf = Workflow("w")
+    wf.human("Which?", key="best", choose_from=[1], answer_by=("lead", "reviewer"))
+    human = {"title": "Which?", "choose_from": [1], "answer_by": ["lead", "reviewer"]}
+    assert wf.definition()["nodes"]["best"] == {"human": human}

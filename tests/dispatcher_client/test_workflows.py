@@ -79,13 +79,15 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     node = client.workflows.node(run.run_id, "best", 1)
     assert (node.key, node.kind, node.state) == ("best[1]", "human", "running")
     assert node.question is not None
-    assert node.question.choose_from == ("y", "none")
+    asked = (node.question.choose_from, node.question.answer_by, node.question.may_answer)
+    assert asked == (("y", "none"), None, True)
     with pytest.raises(Invalid):
         client.workflows.answer(run.run_id, "best[1]", "z")
     for index, choice in enumerate(["none", "y"]):
         client.workflows.answer(run.run_id, f"best[{index}]", choice)
+    client.workflows.answer(run.run_id, "best[1]", "y")  # a second try after a lost response
     with pytest.raises(Conflict):
-        client.workflows.answer(run.run_id, "best[1]", "y")
+        client.workflows.answer(run.run_id, "best[1]", "none")
     with pytest.raises(RunNotOver):
         client.workflows.wait(run.run_id, 0.05)
     advance_now(Advancer(world.ports), run.run_id)
@@ -116,7 +118,7 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     assert client.workflows.node(run.run_id, "paid").items is None
     of_map = client.workflows.items(run.run_id, "best")
     assert {index: node.output for index, node in of_map.items()} == {0: "none", 1: "y"}
-    assert of_map[1].key == "best[1]"
+    assert (of_map[1].key, str(of_map[1].answered_by)[:4]) == ("best[1]", "key:")
     assert client.workflows.items(run.run_id, "paid") == {}
     assert str(ended.urls["page"]).endswith(f"/workflows/run/{run.run_id}/change/")
     with pytest.raises(Conflict) as refused:

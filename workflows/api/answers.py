@@ -123,6 +123,8 @@ class Question(TypedDict):
     choose_from: Annotated[list[Any] | None, about("The choices; null where the node has a form.")]
     form: Annotated[dict[str, Any] | bool | None, about("JSON Schema of the answer.")]
     expires_at: Instant | None
+    answer_by: Annotated[list[str] | None, about("Names of the API keys that may answer; null: all.")]
+    may_answer: Annotated[bool, about("Whether the reader may. Operators may answer all.")]
 
 
 class MapItems(TypedDict):
@@ -151,6 +153,9 @@ class RunNode(TypedDict):
     output_url: Annotated[str | None, about(_LONG_OUTPUT)]
     question: Annotated[
         Question | None, about("Of a human node without an answer. Null where the key may not see payloads.")
+    ]
+    answered_by: Annotated[
+        str | None, about("Of a human node: `key:` and the API key's prefix, `operator`, or `expiry`.")
     ]
     error: NodeError | None
     started_at: Instant | None

@@ -42,6 +42,7 @@ from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.erasing import erase_run_data
 from workflows.execution.long_outputs import shown_output, url_of
+from workflows.execution.waits import CANCELLED_BY, EXPIRED_BY
 from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Node, Run, Version, Wait
 from workflows.reports.graph import map_counts
@@ -480,29 +481,43 @@ class EraseRunData(WorkflowView):
         )
 
 
+def max_answer_bytes() -> int:
+    """Return the maximum size of a body with an answer or of a signal, in bytes."""
+    return settings.DISPATCHER.workflow_answer_bytes + ENVELOPE_BYTES
+
+
 class AnswerWait(WorkflowView):
+    max_body_bytes = staticmethod(max_answer_bytes)
+    body_setting = "DISPATCHER_WORKFLOW_ANSWER_BYTES"
+
     @described(
         "answer_wait",
         "Answer a human node of a run",
         answers={200: answers.Run},
-        refusals=(403, 404, 409),
+        refusals=(403, 404, 409, 413),
         body=bodies.Answer,
         parameters=(RUN_ID, KEY),
         tag="workflows",
-        description="Of several answers the first one counts: the others get 409. 410: the time for an "
-        "answer is over.",
+        description="Of several answers the first one counts: the others get 409. The same answer again by "
+        "the same key gets 200, too, so it can be repeated safely. 403 `not_yours`: the node's `answer_by` "
+        "does not name this key. 410: the time for an answer is over.",
     )
     def post(self, request: Request, run_id: str, key: str) -> Response:
         run = visible_run(request, run_id)
         if not _KEY.match(key):
             raise operations.UnknownNode
         body = read_body(bodies.Answer, request.data)
-        by = principal_of(request).name
-        operations.answer_wait(run, key, body.answer, by=by, ports=self.ports)
+        principal = principal_of(request)
+        operations.answer_wait(
+            run, key, body.answer, by=principal.name, key_name=_key_name(principal), ports=self.ports
+        )
         return Response(run_json(visible_run(request, run_id), principal_of(request)))
 
 
 class SendSignal(WorkflowView):
+    max_body_bytes = staticmethod(max_answer_bytes)
+    body_setting = "DISPATCHER_WORKFLOW_ANSWER_BYTES"
+
     @described(
         "send_signal",
         "Send a signal to the runs that wait for it",
@@ -549,6 +564,11 @@ def operator_of(request: Request) -> str | None:
     """Return the operator, for the audit; a tenant's own requests have no entry."""
     principal = principal_of(request)
     return principal.name if principal.is_operator else None
+
+
+def _key_name(principal: Principal) -> str | None:
+    """Return the name of the principal's API key; None for an operator."""
+    return None if principal.is_operator else principal.key_name
 
 
 def _version(tenant_id: int, name: str, number: int | None) -> Version:
@@ -669,6 +689,9 @@ def nodes_json(nodes: list[Any], reader: Principal, *, most_bytes: int | None = 
 def _nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
     shows, in_full = may_see_payloads(reader), may_see_details(reader)
     job_ids = [node.job_id for node in nodes if node.job_id and node.state == NodeState.COMPLETED]
+    asked = [node.id for node in nodes if node.kind == NodeKind.HUMAN and node.finished_at is not None]
+    answered = Wait.objects.filter(node_id__in=asked).exclude(answered_at=None)
+    answerers = dict(answered.values_list("node_id", "answered_by"))
     open_nodes = [node.id for node in nodes if node.state == NodeState.RUNNING and shows]
     questions = {
         wait.node_id: {
@@ -676,6 +699,8 @@ def _nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "choose_from": wait.options.get("choose_from"),
             "form": wait.options.get("form"),
             "expires_at": wait.due_at,
+            "answer_by": wait.options.get("answer_by"),
+            "may_answer": operations.may_answer(wait, _key_name(reader)),
         }
         for wait in Wait.objects.filter(node_id__in=open_nodes, kind=NodeKind.HUMAN.value, answered_at=None)
     }
@@ -693,6 +718,7 @@ def _nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "output": (results.get(node.job_id) if node.job_id else shown_output(node)) if shows else None,
             "output_url": url_of(node.output_artifact) if shows else None,
             "question": questions.get(node.id),
+            "answered_by": _shown_answerer(answerers.get(node.id, ""), in_full=in_full),
             # a job's text may come from its GPU server; the others are our own
             "error": shown_error(
                 node.code,
@@ -706,3 +732,10 @@ def _nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
         }
         for node in nodes
     ]
+
+
+def _shown_answerer(by: str, *, in_full: bool) -> str | None:
+    """Return who answered: an API key by its prefix. Tenants do not read the names of operators."""
+    if not by or by == CANCELLED_BY:
+        return None
+    return by if in_full or by.startswith("key:") or by == EXPIRED_BY else "operator"

@@ -25,6 +25,7 @@ FAIL, SKIP, DEFAULT = "fail", "skip", "default"
 NodeName = Annotated[str, Field(pattern=NODE_NAME)]
 _Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 _Text = Annotated[str, Field(max_length=1_000)]
+_KeyName = Annotated[str, Field(min_length=1, max_length=50)]
 _Expression = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
@@ -48,6 +49,10 @@ class Human(Wait):
     choose_from: Annotated[Any, about("A list, often a reference: the answer is one of its items.")] = None
     form: Annotated[
         JsonObject | bool | None, about("JSON Schema (2020-12) of the answer, in place of `choose_from`.")
+    ] = None
+    answer_by: Annotated[
+        Annotated[list[_KeyName], Items(least=1, most=100, unique=True)] | None,
+        about("Names of the API keys that may answer. Default: all of the tenant. Operators always may."),
     ] = None
 
 

@@ -356,7 +356,7 @@ def _parts(kind: NodeKind, node: NodeBody) -> tuple[dict[str, Any], dict[str, An
         return {"inputs": {} if node.inputs is None else node.inputs}, _given(node, "workflow", "version")
     if kind is NodeKind.HUMAN and node.human is not None:
         human = node.human
-        return _given(human, "choose_from"), _given(human, "title", "form", *Wait.model_fields)
+        return _given(human, "choose_from"), _given(human, "title", "form", "answer_by", *Wait.model_fields)
     if kind is NodeKind.SIGNAL and node.signal is not None:
         return {}, _given(node.signal, "name", "body_schema", *Wait.model_fields)
     if node.timer is not None:

@@ -106,6 +106,20 @@ class NotWaitingForAnswer(Refused):
     status = 409
 
 
+class NotYours(Refused):
+    """The node names the API keys that may answer it, and this one is not among them."""
+
+    code = "not_yours"
+    status = 403
+
+
+class AnswerTooLarge(Refused):
+    """The answer or the body of the signal is too large."""
+
+    code = "answer_too_large"
+    status = 413
+
+
 class WaitExpired(Refused):
     """The time for an answer is over."""
 

@@ -16,7 +16,7 @@ from jobs.operations.jobs import CancelOutcome, move_to_cancelled
 from jobs.ports import Ports
 from jobs.transitions import Ended
 from workflows.domain.states import NodeState, RunState
-from workflows.execution.waits import end_waits
+from workflows.execution.waits import CANCELLED_BY, end_waits
 from workflows.models import Node, Run, Wait, follower_of
 
 MAX_JOBS = 300
@@ -46,7 +46,7 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
             children.update(cancel_requested_at=now)
         ports.wake_followers([follower_of(child) for child in child_ids])
     waits = Wait.objects.select_related("node").filter(node__in=nodes, answered_at=None)
-    end_waits(list(waits[:MAX_WAITS]), NodeState.CANCELLED, None, by="cancelled", ports=ports)
+    end_waits(list(waits[:MAX_WAITS]), NodeState.CANCELLED, None, by=CANCELLED_BY, ports=ports)
     return cancelled
 
 

@@ -122,7 +122,9 @@ class _Reasons:
 
 def _of_wait(node: GraphNode, wait: Wait) -> RunReason:
     if wait.kind == NodeKind.HUMAN:
-        return RunReason("answer", "It waits for the answer of a person.", node.key, until=wait.due_at)
+        named = " or ".join(node.spec.options.get("answer_by", ()))
+        text = f"the API key {named}" if named else "a person"
+        return RunReason("answer", f"It waits for the answer of {text}.", node.key, until=wait.due_at)
     if wait.kind == NodeKind.SIGNAL:
         return RunReason("signal", f"It waits for the signal {wait.signal}.", node.key, until=wait.due_at)
     return RunReason("timer", "It waits for its time.", node.key, until=wait.due_at)

@@ -7,7 +7,7 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.definition.body import DEFAULT, FAIL, SKIP
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState
-from workflows.execution.waits import end_waits
+from workflows.execution.waits import EXPIRED_BY, end_waits
 from workflows.models import Wait
 
 PERIOD_SECONDS = 1.0
@@ -24,6 +24,6 @@ def sweep(ports: Ports) -> SweepCount:
             return end_waits([wait], NodeState.COMPLETED, None, by="timer", ports=ports) > 0
         state = _STATES[wait.options.get("on_expiry", FAIL)]
         answer = wait.options.get("default") if state is NodeState.COMPLETED else None
-        return end_waits([wait], state, answer, by="expiry", ports=ports) > 0
+        return end_waits([wait], state, answer, by=EXPIRED_BY, ports=ports) > 0
 
     return sweep_rows("due_waits", due.order_by("due_at")[:MAX_WAITS], end)

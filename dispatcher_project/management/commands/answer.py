@@ -11,7 +11,7 @@ from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.runs import find_run, run_document
 from dispatcher_project.cli.screen import age, plain, table
 from dispatcher_project.management.commands.submit import read_payload
-from gpus.registry.audit import cli_actor, record
+from gpus.registry.audit import cli_actor
 from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.models import Wait
@@ -44,10 +44,8 @@ class Command(TerminalCommand):
         if options["value"] is None:
             raise CommandError("usage: answer ID KEY VALUE, or answer alone for what waits")
         run, key = find_run(options["id"]), options["key"]
-        by = cli_actor()
         ports = jobs.ports.production_ports()
-        operations.answer_wait(run, key, _answer(options["value"]), by=by, ports=ports)
-        record(by, "answer_wait", f"run:{run.id}", node=key)
+        operations.answer_wait(run, key, _answer(options["value"]), by=cli_actor(), ports=ports)
         self.report(run_document(find_run(run.id)), f"{run.id} {key}: answered")
         return None
 
@@ -85,6 +83,7 @@ def _document(wait: Wait) -> dict[str, Any]:
         "title": wait.options.get("title", ""),
         "choose_from": wait.options.get("choose_from"),
         "form": wait.options.get("form"),
+        "answer_by": wait.options.get("answer_by"),
         "since": wait.node.started_at,
         "expires_at": wait.due_at,
     }
@@ -99,10 +98,11 @@ def _table(waits: list[Wait]) -> Table:
             wait.node.run.version.workflow.name,
             f"{age((now - wait.node.started_at).total_seconds())} ago" if wait.node.started_at else "–",
             age((wait.due_at - now).total_seconds()) if wait.due_at else "–",
+            plain(", ".join(wait.options.get("answer_by", ())) or "anyone", 40),
             plain(wait.options.get("title", "")),
             plain(json.dumps(wait.options.get("choose_from", "a form"), ensure_ascii=False), 80),
         )
         for wait in waits
     ]
-    heads = ("run", "node", "workflow", "waiting since", "expires in", "question", "choices")
+    heads = ("run", "node", "workflow", "waiting since", "expires in", "for", "question", "choices")
     return table(heads, cells, gives_way=("question", "choices"))

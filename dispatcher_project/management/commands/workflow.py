@@ -107,7 +107,7 @@ class Command(TerminalCommand):
             )
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        version, warnings = stored.version, operations.not_stored(tenant.pk, read_definition(definition))
+        version, warnings = stored.version, _warnings(tenant.pk, read_definition(definition))
         document = {**version_json(version), "tenant": tenant.name, "new": stored.is_new}
         said = f"{name} v{version.number}" + ("" if stored.is_new else " has this content already")
         self.report({**document, "warnings": _listed(warnings)}, f"{said}, of {tenant.name}")
@@ -128,7 +128,7 @@ class Command(TerminalCommand):
             )
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        warnings = operations.not_stored(tenant.pk, plan)
+        warnings = _warnings(tenant.pk, plan)
         nodes = [*plan.nodes, *([] if plan.on_failure is None else [plan.on_failure.key])]
         document = {"nodes": nodes, "warnings": _listed(warnings)}
         self.report(document, f"ok: {counted(len(nodes), 'node')}")
@@ -321,6 +321,11 @@ def _words(words: list[str], usage: str, *, least: int, most: int) -> tuple[str,
 def _name_in(definition: Any) -> str | None:
     name = definition.get("name") if isinstance(definition, dict) else None
     return name if isinstance(name, str) else None
+
+
+def _warnings(tenant_id: int, plan: Plan) -> dict[str, str]:
+    """Return what a definition refers to that is not there yet, as texts by JSON pointer."""
+    return operations.not_stored(tenant_id, plan) | operations.unknown_keys(tenant_id, plan)
 
 
 def _listed(warnings: Mapping[str, str]) -> list[dict[str, str]]:

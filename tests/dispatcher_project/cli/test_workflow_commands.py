@@ -16,6 +16,7 @@ from dispatcher_project.cli.runs import event_line
 from dispatcher_project.management.commands import run as run_command
 from dispatcher_project.management.commands import workflow as workflow_command
 from gpus.models import AuditEntry
+from jobs.operations.tenants import create_key
 from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.definition.test_queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
@@ -209,7 +210,7 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     misspelt = terminal("answer", run_id, "bset", "b")
     assert "no node bset. These wait for an answer: best." in misspelt.said
     assert terminal("answer", run_id, "best", "b").said == f"{run_id} best: answered\n"
-    assert terminal("answer", run_id, "best", '"b"').status == 2
+    assert terminal("answer", run_id, "best", '"a"').status == 2
     assert terminal("answer").said == "nothing waits for an answer\n"
     assert terminal("signal", "payment").status == 1
     advance(world)
@@ -308,6 +309,26 @@ def test_a_run_is_followed_to_its_end(
         at=world.clock.now(), type="node_ended", data={"code": "c", "node": "n", "state": "failed"}
     )
     assert str(event_line(event)).split()[1:] == ["node_ended", "node=n", "state=failed", "code=c"]
+
+
+def test_names_that_no_key_has_are_warned_of(
+    world: World, terminal: Terminal, file: str, tenant: Any
+) -> None:
+    create_key(tenant, name="reviewer")
+    human = {"title": "Which?", "choose_from": ["a"], "answer_by": ["reviewer", "reveiwer"]}
+    Path(file).write_text(json.dumps({"name": "choice", "nodes": {"best": {"human": human}}}))
+    warning = {
+        "pointer": "/nodes/best/human/answer_by/1",
+        "text": "the tenant has no API key named reveiwer",
+    }
+    for action in ("check", "put"):
+        assert terminal("workflow", action, file, "--json").json["warnings"] == [warning]
+    run_id = terminal("workflow", "run", "choice", "--json").json["run_id"]
+    advance(world)
+    assert "reviewer, reveiwer" in terminal("answer").said
+    assert terminal("answer", "--json").json["results"][0]["answer_by"] == human["answer_by"]
+    assert terminal("answer", run_id, "best", "a").said == f"{run_id} best: answered\n"
+    assert AuditEntry.objects.filter(action="answer_wait").count() == 1
 
 
 def test_a_file_runs_without_being_stored(

@@ -173,7 +173,14 @@ def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> 
     job = Job.objects.get()
     assert (job.payload, job.priority, job.tags) == ({"prompt": "x"}, 2, ["demo"])
     (asked,) = acme.client.get(f"/api/v1/runs/{run_id}/nodes", {"key": "best"}).json()["results"]
-    assert asked["question"] == {"title": "?", "choose_from": ["a", "b"], "form": None, "expires_at": None}
+    assert asked["question"] == {
+        "title": "?",
+        "choose_from": ["a", "b"],
+        "form": None,
+        "expires_at": None,
+        "answer_by": None,
+        "may_answer": True,
+    }
     assert "inputs" not in acme.client.get("/api/v1/runs").json()["results"][0]
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "z"}).status_code == 422
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "a"}).status_code == 200

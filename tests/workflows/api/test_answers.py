@@ -1,0 +1,168 @@
+"""Answers to human nodes: whose they may be, how large, and how often they can be sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.db import connection
+from rest_framework.test import APIClient
+
+from gpus.models import AuditEntry
+from jobs.models import EndNotice
+from jobs.operations.tenants import create_key, rotate_key
+from tests.jobs.api.conftest import Account, World
+from tests.workflows.api.test_api import advance, post, put
+from workflows.models import Wait
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
+HUMAN = {"title": "?", "choose_from": ["a", "b"]}
+FORM = {"title": "?", "form": {}}
+
+
+def with_key(account: Account, key: str) -> Account:
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    return replace(account, key=key, client=client)
+
+
+@pytest.fixture
+def reviewer(acme: Account) -> Account:
+    return with_key(acme, create_key(acme.tenant, name="reviewer")[1])
+
+
+def asked(account: Account, world: World, human: dict[str, Any]) -> str:
+    """Start a run that asks; return its id."""
+    put(account, {"nodes": {"best": {"human": human}}})
+    run_id = str(post(account, "workflows/film/runs").json()["run_id"])
+    advance(world, run_id)
+    return run_id
+
+
+def answer(account: Account, run_id: str, value: Any = "a") -> Any:
+    return post(account, f"runs/{run_id}/waits/best", {"answer": value})
+
+
+def node(account: Account, run_id: str) -> Any:
+    return account.client.get(f"/api/v1/runs/{run_id}/nodes").json()["results"][0]
+
+
+@pytest.mark.database
+def test_only_the_keys_that_a_question_names_may_answer_it(
+    acme: Account, other: Account, reviewer: Account, world: World
+) -> None:
+    run_id = asked(acme, world, {**HUMAN, "answer_by": ["lead", "reviewer"]})
+    for value in ("a", "none of the choices"):
+        refused = answer(acme, run_id, value)
+        assert (refused.status_code, refused.json()["code"]) == (403, "not_yours")
+        assert "choices" not in refused.json()["detail"]
+    stranger = with_key(other, create_key(other.tenant, name="reviewer")[1])
+    assert answer(stranger, run_id).status_code == 404
+    assert not Wait.objects.exclude(answered_at=None).exists()
+    for account, may in ((acme, False), (reviewer, True)):
+        question = node(account, run_id)["question"]
+        assert (question["answer_by"], question["may_answer"]) == (["lead", "reviewer"], may)
+    assert answer(reviewer, run_id).status_code == 200
+    assert answer(acme, run_id).json()["code"] == "not_yours", "also when it is answered"
+    assert Wait.objects.get().answered_by == f"key:{reviewer.key[:8]}"
+    advance(world, run_id)
+    assert node(acme, run_id)["answered_by"] == f"key:{reviewer.key[:8]}"
+    assert not AuditEntry.objects.filter(action="answer_wait").exists()
+
+
+def test_a_question_without_names_is_for_all_keys_of_the_tenant(
+    acme: Account, reviewer: Account, world: World
+) -> None:
+    run_id = asked(acme, world, HUMAN)
+    assert node(reviewer, run_id)["question"] | HUMAN == node(reviewer, run_id)["question"]
+    assert node(reviewer, run_id)["question"]["answer_by"] is None
+    assert answer(reviewer, run_id).status_code == 200
+
+
+def test_an_operator_may_answer_and_is_audited(acme: Account, operator: Account, world: World) -> None:
+    run_id = asked(acme, world, {**HUMAN, "answer_by": ["reviewer"]})
+    assert node(operator, run_id)["question"]["may_answer"] is True
+    assert answer(operator, run_id).status_code == 200
+    entry = AuditEntry.objects.get(action="answer_wait")
+    assert (entry.target, entry.detail) == (f"run:{run_id}", {"node": "best"})
+    assert answer(operator, run_id).status_code == 200
+    assert AuditEntry.objects.filter(action="answer_wait").count() == 1, "nothing has changed"
+    Wait.objects.update(answered_by="user:ann")
+    advance(world, run_id)
+    assert node(acme, run_id)["answered_by"] == "operator"
+    assert node(operator, run_id)["answered_by"] == "user:ann"
+
+
+def test_a_rotated_key_may_answer_as_the_one_before(acme: Account, world: World) -> None:
+    row, _ = create_key(acme.tenant, name="reviewer")
+    run_id = asked(acme, world, {**HUMAN, "answer_by": ["reviewer"]})
+    _, key = rotate_key(row, overlap_seconds=0, by="ann")
+    assert answer(with_key(acme, key), run_id).status_code == 200
+
+
+@pytest.mark.parametrize("names", [[], "reviewer", ["a", "a"], [""], ["n" * 51], [1], ["a"] * 101])
+def test_wrong_names_are_refused_with_their_place(acme: Account, names: Any) -> None:
+    refused = put(acme, {"nodes": {"best": {"human": {**HUMAN, "answer_by": names}}}})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"].startswith("/nodes/best/human/answer_by")
+
+
+def test_explain_names_who_may_answer(acme: Account, world: World) -> None:
+    run_id = asked(acme, world, {**HUMAN, "answer_by": ["lead", "reviewer"]})
+    (reason,) = acme.client.get(f"/api/v1/runs/{run_id}/explain").json()["reasons"]
+    assert reason["message"] == "It waits for the answer of the API key lead or reviewer."
+
+
+@pytest.mark.database
+def test_the_same_answer_can_be_sent_again_by_the_same_key(
+    acme: Account, reviewer: Account, world: World
+) -> None:
+    run_id = asked(acme, world, FORM)
+    value = {"b": 1, "a": [True, None]}
+    assert answer(acme, run_id, value).status_code == 200
+    assert answer(acme, run_id, {"a": [True, None], "b": 1}).status_code == 200
+    assert EndNotice.objects.filter(followed_by=f"run:{run_id}").count() == 1
+    for account, other_value in ((acme, {"a": [1, None], "b": 1}), (acme, None), (reviewer, value)):
+        refused = answer(account, run_id, other_value)
+        assert (refused.status_code, refused.json()["code"]) == (409, "not_waiting")
+    advance(world, run_id)
+    again = answer(acme, run_id, value)
+    assert (again.status_code, again.json()["status"]) == (200, "completed")
+
+
+@pytest.mark.database
+def test_of_many_at_once_one_answer_counts(acme: Account, world: World) -> None:
+    run_id = asked(acme, world, HUMAN)
+    clients = [with_key(acme, create_key(acme.tenant)[1]) for _ in range(3)] + [acme, acme]
+
+    def send(account: Account) -> int:
+        try:
+            return int(answer(with_key(account, account.key), run_id).status_code)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(5) as threads:
+        found = Counter(threads.map(send, clients))
+    winners = 2 if Wait.objects.get().answered_by == f"key:{acme.key[:8]}" else 1
+    assert found == {200: winners, 409: 5 - winners}
+    assert EndNotice.objects.filter(followed_by=f"run:{run_id}").count() == 1
+
+
+def test_what_expired_is_not_the_answer_of_a_key(acme: Account, world: World) -> None:
+    run_id = asked(acme, world, HUMAN)
+    Wait.objects.update(answer="a", answered_at=world.ports.clock.now(), answered_by="expiry")
+    assert answer(acme, run_id).status_code == 409
+
+
+@pytest.mark.parametrize("size", [1_100, 100_000])
+def test_the_size_of_an_answer_is_a_setting(acme: Account, world: World, settings: Any, size: int) -> None:
+    run_id = asked(acme, world, FORM)
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_answer_bytes=1_000)
+    for path, body in ((f"runs/{run_id}/waits/best", "answer"), ("signals/paid", "body")):
+        refused = post(acme, path, {body: "x" * size})
+        assert refused.status_code == 413
+        assert "DISPATCHER_WORKFLOW_ANSWER_BYTES" in refused.json()["detail"]
+    assert answer(acme, run_id, "x" * 900).status_code == 200
