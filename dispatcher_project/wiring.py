@@ -1,6 +1,11 @@
-"""Makes the production ports: clocks, Redis, the broker and the database. The only place that does."""
+"""Puts the parts of production together: the ports (clocks, Redis, broker, database), and what the worker
+processes run on them. The only place that does; each process imports only its own parts."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -10,13 +15,20 @@ from gpus.leasing.clock import SharedClock, time_of
 from gpus.leasing.store import RedisFleets
 from gpus.protocol import SystemClock
 from gpus.registry.processes import Layouts, read_index_states
-from jobs.events.announce import Announcer
-from jobs.ports import Ports, after_seconds
+from jobs.events.announce import Announcer, SelfNotifications
+from jobs.ports import Ports, after_seconds, production_ports
 from jobs.reports.database_clock import database_time, last_database_time
 from jobs.wakes import HintPublisher
 from workflows.execution.reads import nodes_of
 from workflows.execution.retried import retryable
 from workflows.schedules.models import reopen
+
+if TYPE_CHECKING:
+    from gpus.protocol import Lease, ModelSpec
+    from gpus.runners.base import Runner
+    from jobs.execution.gpu_worker import GpuWorker
+    from jobs.execution.presence import Presence
+    from jobs.sweeps.runner import Runner as SweepRunner
 
 
 def make_production_ports() -> Ports:
@@ -44,4 +56,65 @@ def make_production_ports() -> Ports:
         announce=Announcer(lambda: str(settings.REDIS_URL)),
         database=ConnectionPool().connection,
         layouts=layouts,
+    )
+
+
+def make_gpu_worker(
+    *,
+    threads: int,
+    queues: Callable[[], Collection[str]],
+    on_registry: Callable[[], None],
+    show_run: Callable[[Lease], None],
+    runners: Callable[[ModelSpec], Runner] | None = None,
+    warm: Callable[[], Sequence[str] | None] | None = None,
+) -> GpuWorker:
+    """Make the worker of a process, connected to Redis and the database.
+
+    threads, on_registry: as for `GpuWorker`. runners, warm, show_run: as for `WorkerProcess`.
+    queues: returns the queues that the process consumes; shown to operators.
+    """
+    from gpus.models import Process
+    from jobs.execution.gpu_worker import GpuWorker
+    from jobs.execution.presence import Presence
+    from jobs.execution.worker_state import WorkerProcess
+
+    ours = SelfNotifications()
+    ports = production_ports()
+    ports = replace(ports, announce=ours.tracking(ports.announce))
+
+    def presence(worker: GpuWorker) -> Presence:
+        ready = worker.switch_readiness.ready_switches
+        return Presence(ports, Process.Kind.GPU, name=worker.name, queues=queues, ready=ready)
+
+    return GpuWorker(
+        ports,
+        WorkerProcess(ports.transport, runners=runners, warm=warm, show_run=show_run),
+        threads=threads,
+        self_notifications=ours,
+        listen_url=settings.REDIS_URL,
+        make_presence=presence,
+        on_registry=on_registry,
+    )
+
+
+def make_sweep_runner() -> SweepRunner:
+    """Make the runner of this process's sweeps."""
+    from jobs.sweeps.registry import Sweeps
+    from jobs.sweeps.runner import Runner
+
+    return Runner(production_ports(), Sweeps().entries)
+
+
+def make_presence(queues: Collection[str], sweeps: SweepRunner | None) -> Presence:
+    """Make the sign of life of a process that consumes these queues. sweeps: runs its sweeps, if it has
+    some."""
+    from gpus.models import Process
+    from jobs.execution.presence import Presence
+    from jobs.sweeps.layout_overlap import LayoutOverlapSweeper
+
+    if sweeps is None:
+        return Presence(production_ports(), Process.Kind.CALLBACKS, queues=lambda: queues)
+    sweeper = LayoutOverlapSweeper(sweeps.run_named)
+    return Presence(
+        production_ports(), Process.Kind.SWEEPS, queues=lambda: queues, on_layout_overlap=sweeper.step
     )

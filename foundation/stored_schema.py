@@ -13,3 +13,10 @@ class StoredSchema:
 
     document: Mapping[str, Any] | bool
     compiled_form: Any = field(default=None, init=False, repr=False, compare=False)
+
+
+def document_of(schema: StoredSchema | Mapping[str, Any] | bool | None) -> Mapping[str, Any] | bool:
+    """Return the document of a schema; without one, that which any value matches."""
+    if schema is None:
+        return True
+    return schema.document if isinstance(schema, StoredSchema) else schema

@@ -19,7 +19,7 @@ from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
 from foundation.http_api.problems import FieldError, validation_problem
 from foundation.json_text import canonical_json, same_value
-from foundation.stored_schema import StoredSchema
+from foundation.stored_schema import document_of
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict, Refused
@@ -173,8 +173,7 @@ def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
 
     def result_schema(model: str) -> Any:
         found = ports.registry.model_spec(model)
-        schema = True if found is None or found.result_schema is None else found.result_schema
-        return schema.document if isinstance(schema, StoredSchema) else schema
+        return document_of(None if found is None else found.result_schema)
 
     return read_definition(
         spec,

@@ -19,6 +19,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from django.conf import settings
 from django.db import close_old_connections
 
+from dispatcher_project import wiring
 from dispatcher_project.celery import app
 from dispatcher_project.celery_transport import ordered_stop
 from dispatcher_project.celery_transport.broker import PromptConnection
@@ -33,7 +34,6 @@ from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
 
 if TYPE_CHECKING:
     from jobs.callbacks.delivery_worker import DeliveryWorker
-    from jobs.execution.presence import Presence
     from jobs.sweeps.runner import Runner as SweepRunner
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,6 @@ def run_gpu_worker(
     are consumed. runners: returns the runner of a model; None: over the network. warm: see `WorkerProcess`.
     hand_over: SIGHUP starts the next process beside this one; False if both would need the same GPU's memory.
     """
-    from jobs.execution.gpu_worker import create_worker
     from jobs.ports import production_ports
     from jobs.tasks import work
 
@@ -79,8 +78,7 @@ def run_gpu_worker(
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     threads = concurrency or settings.DISPATCHER.worker_threads
     shown = ShownRuns()
-    worker = create_worker(
-        production_ports(),
+    worker = wiring.make_gpu_worker(
         queues=lambda: watch.queues,
         on_registry=watch.nudge,
         runners=runners,
@@ -150,14 +148,14 @@ def run_queue_worker(
         parts.append(due_runs)
     sweeps: SweepRunner | None = None
     if SWEEPS_QUEUE in queues:
-        sweeps = sweep_runner()
+        sweeps = wiring.make_sweep_runner()
         sweep.hand(sweeps)
     stop = OrderedStop(
         grace_seconds=QUEUE_WORKER_GRACE_SECONDS,
         drain=partial(_drain, parts),
         busy=lambda: sum(part.busy() for part in parts),
     )
-    presence = presence_of(queues, sweeps)
+    presence = wiring.make_presence(queues, sweeps)
     presence.start()
     try:
         return _run_celery(
@@ -180,31 +178,6 @@ def run_queue_worker(
 def _drain(parts: Sequence[Drained]) -> None:
     for part in parts:
         part.drain()
-
-
-def sweep_runner() -> SweepRunner:
-    """Return the runner of this process's sweeps."""
-    from jobs.ports import production_ports
-    from jobs.sweeps.registry import Sweeps
-    from jobs.sweeps.runner import Runner
-
-    return Runner(production_ports(), Sweeps().entries)
-
-
-def presence_of(queues: Collection[str], sweeps: SweepRunner | None) -> Presence:
-    """Return the sign of life of a process that consumes these queues. sweeps: runs its sweeps, if it has
-    some."""
-    from gpus.models import Process
-    from jobs.execution.presence import Presence
-    from jobs.ports import production_ports
-    from jobs.sweeps.runner import LayoutOverlapSweeper
-
-    if sweeps is None:
-        return Presence(production_ports(), Process.Kind.CALLBACKS, queues=lambda: queues)
-    sweeper = LayoutOverlapSweeper(sweeps.run_named)
-    return Presence(
-        production_ports(), Process.Kind.SWEEPS, queues=lambda: queues, on_layout_overlap=sweeper.step
-    )
 
 
 def keep_connections() -> None:

@@ -8,12 +8,10 @@ whole, checked and synced.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from django.conf import settings
 
@@ -24,7 +22,7 @@ from artifacts.store.local import LocalStore
 from artifacts.store.names import attachment
 from artifacts.store.receiver import Incoming
 from artifacts.store.signatures import BadSignature, Expired, Grant, read_grant
-from dispatcher_project.web.exchange import ClientGone, Exchange, Headers, Transfers
+from dispatcher_project.web.exchange import ClientGone, Exchange, Headers, Transfers, in_thread_of
 from dispatcher_project.web.protocol import drop_client
 from dispatcher_project.web.request_limits import Scope
 from foundation.http_api.problems import Problem
@@ -38,7 +36,6 @@ SANDBOX = "sandbox; default-src 'none'"
 _RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)\Z", re.IGNORECASE)
 _MOST = 10**18
 """In place of larger numbers: no object has so many bytes."""
-Result = TypeVar("Result")
 
 
 class ArtifactBytes:
@@ -74,7 +71,7 @@ class ArtifactBytes:
             raise Problem(
                 405, "method_not_allowed", "Only GET, HEAD and PUT.", headers={"Allow": "GET, HEAD, PUT"}
             )
-        grant = await self._in_thread(lambda: _grant(exchange, key, store))
+        grant = await in_thread_of(self._threads, lambda: _grant(exchange, key, store))
         with self._transfers.of(key.tenant_id):
             if exchange.method == "PUT":
                 await self._put(exchange, grant, store)
@@ -101,7 +98,7 @@ class ArtifactBytes:
         await exchange.answer(200, [(b"etag", tag.encode()), (b"content-length", b"0")])
 
     async def _get(self, exchange: Exchange, grant: Grant, store: LocalStore) -> None:
-        descriptor, size = await self._in_thread(lambda: store.open(grant.key))
+        descriptor, size = await in_thread_of(self._threads, lambda: store.open(grant.key))
         try:
             tag = f'"{grant.key.sha256}"'
             headers: Headers = [
@@ -127,9 +124,6 @@ class ArtifactBytes:
             await exchange.answer_with_file(206 if wanted else 200, headers, descriptor, first, behind)
         finally:
             os.close(descriptor)
-
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _grant(exchange: Exchange, key: ObjectKey, store: LocalStore) -> Grant:

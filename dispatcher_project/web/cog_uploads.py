@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from django.conf import settings
 from django.db import connection
 
 from artifacts.keep import HashedFile
 from artifacts.reservations import Used
-from dispatcher_project.web.exchange import ClientGone, Exchange, Transfers
+from dispatcher_project.web.exchange import ClientGone, Exchange, Result, Transfers, in_thread_of
 from dispatcher_project.web.protocol import drop_client
 from dispatcher_project.web.request_limits import Scope
 from foundation.http_api.problems import Problem
@@ -40,7 +39,6 @@ THREADS = 4
 ROW_SECONDS = 5.0
 """How long an upload waits until its attempt is known."""
 _ROW_PAUSE = 0.1
-Result = TypeVar("Result")
 
 
 @dataclass(eq=False, slots=True)
@@ -121,7 +119,7 @@ class CogUploads:
                 arriving = self._bodies.arriving_before(body)
                 await self._with_database(lambda: self._admit(body, arriving))
                 async for data in exchange.body():
-                    await self._in_thread(lambda data=data: _add(file, data))  # type: ignore[misc]
+                    await in_thread_of(self._threads, lambda data=data: _add(file, data))  # type: ignore[misc]
                 body.is_read = True
                 media_type = exchange.header("content-type")[:127]
                 whole = file.done(media_type=media_type, name=os.path.basename(name))
@@ -159,10 +157,7 @@ class CogUploads:
             finally:
                 connection.close()
 
-        return await self._in_thread(with_connection)
-
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await in_thread_of(self._threads, with_connection)
 
 
 def _add(file: HashedFile, data: bytes) -> None:

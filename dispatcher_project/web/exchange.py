@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 
@@ -21,6 +21,7 @@ from dispatcher_project.web.request_limits import Scope, send_problem
 from foundation.http_api.problems import Problem
 from jobs.events.stream import Message, Receive, Send
 
+Result = TypeVar("Result")
 GRACE_SECONDS = 60.0
 """A transfer's average rate is judged after this time."""
 _READY_SECONDS = 0.02
@@ -300,3 +301,8 @@ def _too_slow() -> Problem:
 
 def _late(why: str) -> Problem:
     return Problem(408, "upload_too_slow", why, headers={"Connection": "close"})
+
+
+async def in_thread_of(threads: Executor, work: Callable[[], Result]) -> Result:
+    """Return the function's result; it is called in a thread of this pool."""
+    return await asyncio.get_running_loop().run_in_executor(threads, work)

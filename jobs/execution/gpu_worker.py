@@ -8,16 +8,13 @@ retries requests that Redis did not answer.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
-from gpus.models import Process
-from gpus.protocol import REGISTRY_CHANGED, Lease, LeaseRef, ModelSpec
-from gpus.runners.base import Runner
+from gpus.protocol import REGISTRY_CHANGED, LeaseRef
 from jobs.events.announce import Listener, SelfNotifications
 from jobs.execution.attempt_run import Order
 from jobs.execution.claiming import Claims
@@ -202,37 +199,3 @@ class GpuWorker:
     def _on_lost(self, ref: LeaseRef) -> None:
         self.runs.order(ref.attempt_id, Order.LEASE_LOST)
         self.prefetch.mark_lost(ref)
-
-
-def create_worker(
-    ports: Ports,
-    *,
-    name: str = "",
-    runners: Callable[[ModelSpec], Runner] | None = None,
-    threads: int = 0,
-    warm: Callable[[], Sequence[str] | None] | None = None,
-    show_run: Callable[[Lease], None] = lambda lease: None,
-    queues: Callable[[], Collection[str]] = tuple,
-    on_registry: Callable[[], None] = lambda: None,
-) -> GpuWorker:
-    """Make the worker of a process, connected to Redis and the database.
-
-    name, runners, warm, show_run: as for `WorkerProcess`. threads, on_registry: as for `GpuWorker`.
-    queues: returns the queues that the process consumes; shown to operators.
-    """
-    ours = SelfNotifications()
-    ports = replace(ports, announce=ours.tracking(ports.announce))
-
-    def presence(worker: GpuWorker) -> Presence:
-        ready = worker.switch_readiness.ready_switches
-        return Presence(ports, Process.Kind.GPU, name=worker.name, queues=queues, ready=ready)
-
-    return GpuWorker(
-        ports,
-        WorkerProcess(ports.transport, name=name, runners=runners, warm=warm, show_run=show_run),
-        threads=threads,
-        self_notifications=ours,
-        listen_url=settings.REDIS_URL,
-        make_presence=presence,
-        on_registry=on_registry,
-    )

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, ProgrammingError, connection
+from django.db import DatabaseError, connection
 
 from artifacts.errors import ArtifactQuotaFull, BeingRemoved, TooManyRunOutputs
 from artifacts.keys import SHA256, ObjectKey
@@ -22,6 +22,7 @@ from artifacts.outputs import Maker, OutputMissing, SavedOutput, Secured, new_ou
 from artifacts.refs import MARK, REF, only_ref, rename_refs
 from artifacts.store.contract import CHUNK_BYTES, StoreError, StoreFull, WrongBytes
 from artifacts.uploads import SNIFFED_BYTES, recognised_type
+from foundation.database.faults import Fault, fault_of
 from foundation.json_text import JsonText, unwrap
 from foundation.long_texts import LongTexts
 from gpus.errors import OutputNotStored, OutputRefused
@@ -323,7 +324,7 @@ def _unavailable(error: Exception) -> OutputsUnavailable:
         return OutputsUnavailable(f"An output of the run could not be stored. {error}")
     if isinstance(error, DatabaseError):
         connection.close()
-        if isinstance(error, ProgrammingError):  # a missing right or table: unlike an outage, it may last
+        if fault_of(error) is Fault.SCHEMA:  # unlike an outage, it may last
             log.error("outputs_refused_by_database", error=str(error).strip())
             return OutputsUnavailable(
                 "The database refuses to record the outputs of the run: the worker's role lacks a right "

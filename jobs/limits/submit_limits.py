@@ -383,11 +383,6 @@ def max_queued_seconds(tenant_id: int, model: str, ports: Ports) -> float | None
     return min(chosen) if chosen else settings.DISPATCHER.max_queued_seconds or None
 
 
-def queue_deadline_of(job: Job, start: datetime, ports: Ports) -> datetime | None:
-    """Return when the job has waited too long; None: never. start: when it begins to wait."""
-    return queue_deadline(job.tenant_id, job.model, start, ports)
-
-
 def queue_deadline(tenant_id: int, model: str, start: datetime, ports: Ports) -> datetime | None:
     """Return when a tenant's job of a model has waited too long; None: never. start: of its wait."""
     seconds = max_queued_seconds(tenant_id, model, ports)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
 
 import structlog
 from django.db import transaction
@@ -26,7 +25,7 @@ from jobs.domain.errors import NotCancellable, NotDeadLetter, NotWaiting, RunWas
 from jobs.domain.states import JobState
 from jobs.execution import follow_ups
 from jobs.execution.follow_ups import after_ends, remove_tickets
-from jobs.limits.submit_limits import queue_deadline_of
+from jobs.limits.submit_limits import queue_deadline
 from jobs.models import DEAD_LETTER, Attempt, Job
 from jobs.ports import Ports
 from jobs.reports.jobs import JobFilter
@@ -121,7 +120,10 @@ def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) 
     """Queue those of these jobs that are dead letters again, each in its own short transaction; return how
     many."""
     opened = []
-    deadline = partial(queue_deadline_of, ports=ports)
+
+    def deadline(job: Job, start: datetime) -> datetime | None:
+        return queue_deadline(job.tenant_id, job.model, start, ports)
+
     for job_id in job_ids:
         with transaction.atomic():
             job = transitions.requeue_failed(job_id, ports.clock.now(), queue_deadline=deadline)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from foundation.database import statements
 from foundation.database.statements import value
 from jobs.domain.errors import MAX_QUEUED_EXCEEDED
-from jobs.limits.submit_limits import queue_deadline_of
+from jobs.limits.submit_limits import queue_deadline
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, sweep_rows
@@ -44,7 +44,8 @@ def _is_of_earlier_round(job: Job) -> bool:
 
 def _reset_queue_deadline(job: Job, ports: Ports) -> bool:
     stale = Job.objects.filter(id=job.id, queue_deadline_at=job.queue_deadline_at)
-    return bool(stale.update(queue_deadline_at=queue_deadline_of(job, _waits_since(job), ports)))
+    deadline = queue_deadline(job.tenant_id, job.model, _waits_since(job), ports)
+    return bool(stale.update(queue_deadline_at=deadline))
 
 
 def _waits_since(job: Job) -> datetime:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError, connection
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection
 from django.utils import timezone
 
 from artifacts.store.contract import StoreUnavailable
@@ -24,7 +23,6 @@ from workflows.domain.states import RunState
 from workflows.execution import advancer
 from workflows.execution.advancer import Advancer, _Advance
 from workflows.execution.due_runs import DueRuns
-from workflows.execution.failed_steps import is_defect
 from workflows.execution.writes import Writes
 from workflows.metrics import collect
 from workflows.models import Node, Run
@@ -389,50 +387,6 @@ def test_explanation_and_metrics_say_that_the_step_fails(theatre: Theatre, poiso
     assert (counted.labels, counted.value) == ({"error": "KeyError"}, 1)
     assert (reasons[0].code, reasons[0].until) == ("step_fails", run.step_retry_at)
     assert "raised 1 error in a row" in reasons[0].message
-
-
-def refused(error: type[Exception], cause: Exception) -> Exception:
-    """An error as Django raises it for one of a driver."""
-    found = error(str(cause))
-    found.__cause__ = cause
-    return found
-
-
-def of_sqlite(message: str, name: str = "SQLITE_ERROR") -> Exception:
-    cause = sqlite3.OperationalError(message)
-    cause.sqlite_errorname = name
-    return refused(OperationalError, cause)
-
-
-def of_postgresql(error: type[Exception], state: str) -> Exception:
-    cause = Exception("planted")
-    cause.sqlstate = state  # type: ignore[attr-defined]
-    return refused(error, cause)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_one"),
-    [
-        (of_sqlite("too many SQL variables"), True),
-        (of_sqlite("Expression tree is too large (maximum depth 1000)"), True),
-        (of_sqlite("no such column: a"), False),
-        (of_sqlite("table a has no column named b"), False),
-        (of_sqlite("database is locked", "SQLITE_BUSY"), False),
-        (of_sqlite("database or disk is full", "SQLITE_FULL"), False),
-        (refused(ProgrammingError, sqlite3.ProgrammingError("type 'set' is not supported")), True),
-        (refused(ProgrammingError, sqlite3.ProgrammingError("Cannot operate on a closed database.")), False),
-        (of_postgresql(ProgrammingError, "42601"), True),
-        (of_postgresql(ProgrammingError, "42P01"), False),
-        (of_postgresql(ProgrammingError, "42703"), False),
-        (of_postgresql(OperationalError, "54000"), True),
-        (of_postgresql(OperationalError, "57014"), False),
-        (of_postgresql(OperationalError, "40P01"), False),
-        (of_postgresql(OperationalError, "53200"), False),
-        (of_postgresql(InterfaceError, "54000"), False),
-    ],
-)
-def test_an_error_that_blames_a_statement_is_a_defect_of_its_run(error: Exception, is_one: bool) -> None:
-    assert is_defect(error) is is_one
 
 
 def test_a_statement_that_the_database_refuses_fails_the_step_of_its_run_alone(

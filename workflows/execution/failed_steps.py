@@ -12,18 +12,11 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
-from django.db import (
-    DataError,
-    Error,
-    IntegrityError,
-    InterfaceError,
-    NotSupportedError,
-    ProgrammingError,
-    transaction,
-)
+from django.db import Error, transaction
 
 from artifacts.store.contract import StoreError
 from foundation.database.connections import write_lock
+from foundation.database.faults import Fault, fault_of
 from foundation.texts import printable
 from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import DEADLINE_EXCEEDED
@@ -42,49 +35,13 @@ MAX_ERROR = 1_000
 """Characters of an error that a run keeps."""
 
 
-_OF_A_RELEASE = frozenset(
-    ("3D000", "3F000", "42501", "42703", "42704", "42804", "42846", "42883", "42P01", "42P10")
-)
-"""SQLSTATEs of tables, columns, functions, types and rights that a statement does not find as it expects."""
-_STATEMENTS = ("0A", "21", "22", "23", "42", "54")
-"""Classes of SQLSTATE that blame a statement or its values; the other ones are outages, or conflicts."""
-_ABOUT_SQLITE = (
-    "no such",
-    "has no column",
-    "columns but",
-    "cannot operate on",
-    "cannot start",
-    "cannot commit",
-    "cannot rollback",
-    "locked",
-    "sql logic error",
-)
-"""Parts of SQLite's messages about missing tables, locks and transactions: errors that no value causes."""
-
-
 def is_defect(error: Exception) -> bool:
     """Return True for an error that comes again when the step is repeated. A value that no row can hold, or a
     statement that the database refuses for its values, is one; an outage is not, nor is a table that another
     release has changed."""
-    if isinstance(error, DataError | IntegrityError):
-        return True
     if isinstance(error, Error):
-        return _blames_statement(error)
+        return fault_of(error) is Fault.STATEMENT
     return not isinstance(error, StoreError | LeasingUnavailable | OSError)
-
-
-def _blames_statement(error: Error) -> bool:
-    """Return True if a database that works refuses a statement. Its driver's error is the cause."""
-    cause = error.__cause__
-    if cause is None or isinstance(error, InterfaceError):
-        return False
-    if state := getattr(cause, "sqlstate", None):
-        return state[:2] in _STATEMENTS and state not in _OF_A_RELEASE
-    if isinstance(error, ProgrammingError | NotSupportedError):  # by the driver: it can't send a value
-        is_about_values = True
-    else:
-        is_about_values = getattr(cause, "sqlite_errorname", "") == "SQLITE_ERROR"
-    return is_about_values and not any(part in str(cause).lower() for part in _ABOUT_SQLITE)
 
 
 def is_paused(run: Run, now: datetime) -> bool:

@@ -43,6 +43,7 @@ from jobs.execution.run_outputs import (
 from jobs.execution.worker_state import WorkerProcess
 from jobs.models import Attempt, Callback, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
+from tests.support.database_errors import of_postgresql
 from tests.support.factories import make_job, make_model, make_running, make_tenant
 from tests.support.fakes import START
 from tests.support.shop import Shop, open_shop, state
@@ -472,7 +473,7 @@ def test_a_run_waits_for_its_store_with_its_lease_and_is_not_lost(shop, monkeypa
 
 def test_a_run_whose_outputs_the_database_refuses_does_not_wait_for_ever(shop, monkeypatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise ProgrammingError("permission denied for table artifacts_runupload")
+        raise of_postgresql(ProgrammingError, "42501", "permission denied for table artifacts_runupload")
 
     monkeypatch.setattr("jobs.execution.run_outputs.new_output", refuse)
     job = run_once(shop, save_picture, until=JobState.RETRYING)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dispatcher_project import wiring
 from jobs.events.announce import SelfNotifications
-from jobs.execution.gpu_worker import create_worker
 from tests.support.fakes import Told, make_ports
 
 
@@ -32,9 +32,12 @@ def test_announcements_that_never_come_back_do_not_pile_up() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_does_not_check_for_its_own_announcements() -> None:
+def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
-    worker = create_worker(make_ports(told=told))
+    monkeypatch.setattr(wiring, "production_ports", lambda: make_ports(told=told))
+    worker = wiring.make_gpu_worker(
+        threads=1, queues=tuple, on_registry=lambda: None, show_run=lambda _: None
+    )
     assert worker._listener is not None
     worker.runs._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
     worker.completion.ports.announce(["mine"])

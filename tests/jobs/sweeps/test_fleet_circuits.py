@@ -20,8 +20,9 @@ from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
 from gpus.registry.queries import rows_changed
 from jobs.ports import Ports, after_seconds
+from jobs.sweeps.fleet_circuits import with_fleet_circuits
 from jobs.sweeps.registry import Sweeps
-from jobs.sweeps.runner import Runner, with_fleet_circuits
+from jobs.sweeps.runner import Runner
 from tests.jobs.sweeps.conftest import World, open_index
 
 LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0

@@ -11,15 +11,15 @@ from gpus.models import Process
 from gpus.registry import processes
 from gpus.registry.processes import IndexState, Layouts
 from jobs.execution.presence import Presence
-from jobs.sweeps import runner
-from jobs.sweeps.runner import RECONCILE_EVERY, LayoutOverlapSweeper
+from jobs.sweeps import layout_overlap
+from jobs.sweeps.layout_overlap import RECONCILE_EVERY, LayoutOverlapSweeper
 from tests.support.fakes import ManualClock, make_ports
 from tests.support.waiting import wait_for
 
 
 def test_each_step_ticks_and_every_fifth_reconciles(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(runner.connection, "close", lambda: None)
+    monkeypatch.setattr(layout_overlap.connection, "close", lambda: None)
     company = LayoutOverlapSweeper(ran.append)
     for step in range(RECONCILE_EVERY):
         company.step()

@@ -13,7 +13,7 @@ from gpus.models import ModelConfig
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
-from jobs.limits.submit_limits import max_queued_seconds, queue_deadline_of
+from jobs.limits.submit_limits import max_queued_seconds, queue_deadline
 from jobs.models import Callback, Job, Tenant
 from jobs.operations import jobs
 from jobs.sweeps import long_waits
@@ -142,7 +142,7 @@ def test_the_lower_limit_of_model_and_tenant_applies_else_the_setting(
     settings.DISPATCHER = replace(settings.DISPATCHER, max_queued_seconds=setting)
     assert max_queued_seconds(world.tenant.pk, "m", world.ports) == expected
     start = world.clock.now()
-    at = queue_deadline_of(Job(tenant=world.tenant, model="m"), start, world.ports)
+    at = queue_deadline(world.tenant.pk, "m", start, world.ports)
     assert at == (None if expected is None else start + timedelta(seconds=expected))
 
 

@@ -51,8 +51,8 @@ class StandInWorker:
         self._interrupted = threading.Event()
         self._busy = 0
 
-    def connected(self, ports: Any, *, show_run: Any, **options: Any) -> StandInWorker:
-        """In place of `create_worker`."""
+    def connected(self, *, show_run: Any, **options: Any) -> StandInWorker:
+        """In place of `make_gpu_worker`."""
         self.show_run = show_run
         return self
 
@@ -100,14 +100,12 @@ class StandInWorker:
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.test")
     worker = StandInWorker()
-    module: Any = types.ModuleType("jobs.execution.gpu_worker")
-    module.create_worker = worker.connected
-    sys.modules["jobs.execution.gpu_worker"] = module
 
     import django
     from django.core.management import execute_from_command_line
 
     django.setup()
+    from dispatcher_project import wiring
     from dispatcher_project.celery_transport import ordered_stop, run
     from gpus.leasing.clock import AgreedClocks
     from gpus.protocol import SystemClock
@@ -122,8 +120,10 @@ def main() -> None:
     )
     ports.production_ports = lambda: nothing  # type: ignore[assignment,return-value]
     idle: Any = types.SimpleNamespace(start=lambda: None, stop=lambda: None, run_named=lambda name: None)
-    run.sweep_runner = lambda: idle
-    run.presence_of = lambda queues, sweeps: idle
+    parts: Any = wiring
+    parts.make_gpu_worker = worker.connected
+    parts.make_sweep_runner = lambda: idle
+    parts.make_presence = lambda queues, sweeps: idle
 
     signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())  # the main thread hangs
     execute_from_command_line(sys.argv)
