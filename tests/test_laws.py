@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -147,34 +148,70 @@ def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: World) -> 
     assert laws(running, accepted=3) == []
 
 
-@pytest.mark.parametrize("break_it", ["nothing", "gone", "no object", "other bytes"])
-def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
-    running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: str
-) -> None:
+@pytest.fixture
+def artifact(running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """An artifact that the completed job uses."""
     monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
     monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
-    data, store, now = b"picture", running.ports.artifact_store, running.clock.now()
-    artifact = Artifact.objects.create(
+    return stored(running, b'{"of": {"$artifact": "00000000000000000000000009"}}')
+
+
+def stored(of: World, data: bytes) -> Artifact:
+    now = of.clock.now()
+    row = Artifact.objects.create(
         id="0" * 26,
-        tenant_id=running.tenant.pk,
+        tenant_id=of.tenant.pk,
         sha256=hashlib.sha256(data).hexdigest(),
         bytes=len(data),
         state="stored",
         created_at=now,
         expires_at=now,
     )
-    store.write(artifact.key, len(data), [data])
-    ArtifactUse.objects.create(artifact=artifact, job=Job.objects.get(state=JobState.COMPLETED).id)
+    of.ports.artifact_store.write(row.key, len(data), [data])
+    ArtifactUse.objects.create(artifact=row, job=completed().id)
+    return row
+
+
+def completed() -> Job:
+    return Job.objects.get(state=JobState.COMPLETED)
+
+
+@pytest.mark.parametrize("break_it", ["nothing", "gone", "no object", "other bytes"])
+def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
+    running: World, artifact: Artifact, tmp_path: Path, break_it: str
+) -> None:
     if break_it == "gone":
         Artifact.objects.update(state="gone")
     elif break_it == "no object":
-        store.remove(artifact.key)
+        running.ports.artifact_store.remove(artifact.key)
     elif break_it == "other bytes":
         (file,) = (path for path in (tmp_path / "store").rglob(artifact.sha256))
         file.chmod(0o600)
         file.write_bytes(b"mixture")
     assert laws(running) == ([] if break_it == "nothing" else ["(13)"])
     assert laws(running, drained=False) == []
+
+
+@pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
+def test_13_a_stored_reference_does_not_resolve(running: World, artifact: Artifact, place: str) -> None:
+    job = completed()
+    missing = {"deep": [{"$artifact": "00000000000000000000000009"}]}
+    if place == "payload":
+        Job.objects.filter(id=job.id).update(payload=missing)
+    elif place == "result":
+        Job.objects.filter(id=job.id).update(result=missing)
+    elif place == "long result":
+        ArtifactUse.objects.update(is_result=True)
+    else:
+        Callback.objects.filter(job=job).update(body=json.dumps({"result": missing}))
+    assert laws(running) == ["(13)"]
+
+
+def test_13_a_reference_is_covered_by_no_use_of_its_job(running: World, artifact: Artifact) -> None:
+    Job.objects.filter(id=completed().id).update(payload={"file": {"$artifact": artifact.pk}})
+    assert laws(running) == []
+    ArtifactUse.objects.update(job=Job.objects.get(state=JobState.QUEUED).id)
+    assert laws(running) == ["(13)"]
 
 
 def test_13_a_tenants_bytes_are_counted_wrongly(running: World) -> None:

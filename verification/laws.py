@@ -1,33 +1,30 @@
 """The laws over database and leases, by which `prove`, the simulator and the tests judge.
 
 (1), (6), (8) to (12) and the invariants inside one row hold at every moment; the others once writers and
-sweeps have drained (`drained=True`). (9) to (12) are in `verification.workflow_laws`. Each law is a function
-that yields its violations in words."""
+sweeps have drained (`drained=True`). (9) to (12) are in `verification.workflow_laws`, (13) is in
+`verification.artifact_laws`. Each law is a function that yields its violations in words."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, F, OuterRef, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Count, F, Sum
 
-from artifacts.models import Artifact, ArtifactUse, ByteChange
-from artifacts.store.contract import NoSuchObject
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import SlotView
 from gpus.models import ModelConfig, Server
 from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.domain.states import FINAL_JOB_STATES, JOB_MOVES, JobState
-from jobs.models import Attempt, Callback, Event, Job, PurgeLedger, Rollup, SweepRun, Tenant
+from jobs.models import Attempt, Callback, Event, Job, PurgeLedger, Rollup, SweepRun
 from jobs.ports import Ports
 from jobs.reports.rollups import CLOSE, CURSOR, DAY, HOUR
 from jobs.sweeps.cancelling import slot_proof
+from verification.artifact_laws import check_artifacts
 from verification.workflow_laws import check_runs
 
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
@@ -59,15 +56,6 @@ _counted = statements.Read(lambda: Attempt.objects.filter(counted=True).values_l
 _tried = statements.ReadAmong(
     (Job, "id"), rows=lambda ids: Job.objects.filter(id__in=ids).values_list("id", "model", "max_retries")
 )
-_used_artifacts = statements.Read(
-    lambda: (
-        ArtifactUse.objects.filter(
-            job__in=Job.objects.order_by().filter(state__in=sorted(_FINAL)).values_list("id")
-        )
-        .order_by("id")
-        .values_list("job", "artifact_id")
-    )
-)
 _states = statements.Read(lambda: Job.objects.order_by().values_list("state").annotate(Count("id")))
 _dismissed = statements.Read(
     lambda: statements.summed(
@@ -87,7 +75,7 @@ def check_laws(
     broken += check_runs(ports, drained=drained)
     if drained:
         broken += [*_leased(ports), *_running(), *_final(), *_reachable(ports), *replayed(), *_usage()]
-        broken += _artifacts(ports)
+        broken += check_artifacts(ports)
     return broken
 
 
@@ -276,39 +264,3 @@ def _conserved(accepted: int | None) -> Iterator[str]:
     purged = PurgeLedger.objects.aggregate(total=Sum(F("count")))["total"] or 0
     if accepted != sum(states.values()) + purged:
         yield f"(8) {accepted} jobs were accepted; {states} and {purged} purged are accounted for"
-
-
-def _counted_bytes() -> Iterator[str]:
-    """One statement, hence one snapshot: sweeps may go on."""
-    live = Artifact.objects.filter(tenant_id=OuterRef("pk"), removed_at=None)
-    changes = ByteChange.objects.filter(tenant_id=OuterRef("pk"))
-    sums = [
-        Coalesce(Subquery(rows.values("tenant_id").annotate(sum=Sum("bytes")).values("sum")), 0)
-        for rows in (live, changes)
-    ]
-    for name, has, counted in Tenant.objects.annotate(has=sums[0], counted=sums[1]).values_list(
-        "name", "has", "counted"
-    ):
-        if has != counted:
-            yield f"(13) the artifacts of {name} have {has} bytes, and {counted} are counted"
-
-
-def _artifacts(ports: Ports) -> Iterator[str]:
-    """Law 13: the store has the bytes of each artifact that a final job uses, and their hash matches. The
-    bytes that count for a tenant are those of its artifacts."""
-    yield from _counted_bytes()
-    users: dict[str, str] = {artifact_id: job_id for job_id, artifact_id in _used_artifacts()}
-    for row in Artifact.objects.filter(id__in=sorted(users)):
-        job_id = users[row.pk]
-        if row.state != Artifact.State.STORED:
-            yield f"(13) artifact {row.pk} of job {job_id} is {row.state}"
-            continue
-        digest = hashlib.sha256()
-        try:
-            for chunk in ports.artifact_store.chunks(row.key):
-                digest.update(chunk)
-        except NoSuchObject:
-            yield f"(13) the store has no object of artifact {row.pk}, which job {job_id} uses"
-        else:
-            if digest.hexdigest() != row.sha256:
-                yield f"(13) the object of artifact {row.pk} of job {job_id} has other bytes"

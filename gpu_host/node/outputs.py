@@ -8,9 +8,9 @@ import http.client
 import json
 import os
 import ssl
-import threading
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from gpu_host.handlers.files import OUTPUT, has_saved
@@ -19,11 +19,13 @@ from gpu_host.node.runs import Run
 from gpus.errors import OutputNotStored, OutputRefused
 
 TIMEOUT_SECONDS = 60.0
-TRIES, PAUSE_SECONDS = 5, 1.0
+SAVE_SECONDS = 60.0
+"""How long the dispatcher and its store may be away, as for a pinned worker (`artifact_save_seconds`)."""
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 _CHUNK_BYTES = 1024 * 1024
 _EXISTS = 412
-_PASSES = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
-_CONFLICT, _BAD_REQUEST = 409, 400
+_PASSES = frozenset({408, 425, 500, 502, 503, 504, 507})
+_CONFLICT, _BAD_REQUEST, _TOO_MANY = 409, 400, 429
 _TIMEOUT = b"<Code>RequestTimeout</Code>"
 """In S3's 400 to a body that came too slowly."""
 _ANSWER_BYTES = 1024 * 1024
@@ -47,10 +49,10 @@ def with_outputs(run: Run, result: Any) -> Any:
 class _Uploads:
     def __init__(self, run: Run) -> None:
         self._url, self._token = run.order.artifact_url, run.order.callback_token
-        self._never = threading.Event()
+        self._wait = run.context.wait
 
     def save(self, file: BinaryIO, *, name: str = "", content_type: str = "") -> dict[str, str]:
-        """Upload a file; return the reference to it. Raises OutputRefused, OutputNotStored."""
+        """Upload a file; return the reference to it. Raises OutputRefused, OutputNotStored and Cancelled."""
         digest, size = hashlib.sha256(), 0
         most = os.fstat(file.fileno()).st_size
         for chunk in _chunks(file):
@@ -61,28 +63,29 @@ class _Uploads:
         body = {"bytes": size, "sha256": digest.hexdigest()}
         body |= {"name": name} if name else {}
         body |= {"content_type": content_type} if content_type else {}
-        last = ""
-        for number in range(TRIES):
-            if number:
-                self._never.wait(PAUSE_SECONDS * 2 ** (number - 1))
+        until, pause = time.monotonic() + SAVE_SECONDS, PAUSE_SECONDS
+        while True:
             try:
                 promised = self._promise(body)
                 if not promised["exists"]:
                     _put(promised["upload"], file, size)
                 return {"$artifact": str(promised["id"])}
             except (OSError, http.client.HTTPException, ValueError, KeyError, _Passes) as error:
-                last = str(error)
-        raise OutputNotStored(f"A file of the run could not be uploaded: {last[:200]}")
+                if time.monotonic() > until:
+                    text = f"A file of the run could not be uploaded: {str(error)[:200]}"
+                    raise OutputNotStored(text) from None
+            self._wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _promise(self, body: Mapping[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
-        status, answer = _request("POST", self._url, json.dumps(body).encode(), headers)
-        if status in (200, 201):
-            found = json.loads(answer)
+        answer = _request("POST", self._url, json.dumps(body).encode(), headers)
+        if answer.status in (200, 201):
+            found = json.loads(answer.body)
             if isinstance(found, dict):
                 return found
-        _require_passing(status, answer)
-        raise ValueError(f"the dispatcher answered {status}")
+        _require_passing(answer)
+        raise ValueError(f"the dispatcher answered {answer.status}")
 
 
 class _Passes(Exception):
@@ -92,22 +95,34 @@ class _Passes(Exception):
 def _put(upload: Mapping[str, Any], file: BinaryIO, size: int) -> None:
     file.seek(0)
     headers = {"Content-Length": str(size), **upload["headers"]}
-    status, answer = _request(str(upload["method"]), str(upload["url"]), file, headers)
-    if status == _EXISTS or 200 <= status < 300:
+    answer = _request(str(upload["method"]), str(upload["url"]), file, headers)
+    if answer.status == _EXISTS or 200 <= answer.status < 300:
         return
-    if status == _CONFLICT or (status == _BAD_REQUEST and _TIMEOUT in answer):
-        raise _Passes(f"the store answered {status}")  # S3: 409 while another request writes the object
-    _require_passing(status, answer)
+    is_slow = answer.status == _BAD_REQUEST and _TIMEOUT in answer.body
+    if is_slow or answer.status in (_CONFLICT, _TOO_MANY):
+        raise _Passes(
+            f"the store answered {answer.status}"
+        )  # S3: 409 while another request writes the object
+    _require_passing(answer)
 
 
-def _require_passing(status: int, answer: bytes) -> None:
-    """Raise _Passes for a status after which the request is repeated, OutputRefused for any other."""
-    if status in _PASSES:
-        raise _Passes(f"the answer was {status}")
-    raise OutputRefused(f"A file of the run was refused ({status}): {answer[:200].decode(errors='replace')}")
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    may_repeat: bool
+    """It has `Retry-After`."""
 
 
-def _request(method: str, url: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+def _require_passing(answer: _Answer) -> None:
+    """Raise _Passes for an answer after which the request is repeated, OutputRefused for any other. The
+    dispatcher's 429 without `Retry-After` is final: the run has saved as many files as it may."""
+    if answer.status in _PASSES or (answer.status == _TOO_MANY and answer.may_repeat):
+        raise _Passes(f"the answer was {answer.status}")
+    text = answer.body[:200].decode(errors="replace")
+    raise OutputRefused(f"A file of the run was refused ({answer.status}): {text}")
+
+
+def _request(method: str, url: str, body: Any, headers: dict[str, str]) -> _Answer:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"not an http(s) URL: {url[:80]!r}")
@@ -122,7 +137,8 @@ def _request(method: str, url: str, body: Any, headers: dict[str, str]) -> tuple
     try:
         connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""), body, headers)
         answer = connection.getresponse()
-        return answer.status, answer.read(_ANSWER_BYTES)
+        text = answer.read(_ANSWER_BYTES)
+        return _Answer(answer.status, text, answer.headers["Retry-After"] is not None)
     finally:
         connection.close()
 

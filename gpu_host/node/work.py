@@ -14,6 +14,7 @@ from gpu_host.handlers.errors import MAX_TEXT, failure_of
 from gpu_host.node.admission import CANCELLED_ANSWER, Admission
 from gpu_host.node.outputs import with_outputs
 from gpu_host.node.runs import Run
+from gpus.errors import OutputNotStored, OutputRefused
 
 
 def execute_run(run: Run, admission: Admission, *, caller_gone: Callable[[], bool] = lambda: False) -> None:
@@ -36,6 +37,9 @@ def _handle(run: Run) -> tuple[str, bytes]:
             result = run.order.handler.handle(run.order.payload, run.context)
         result = with_outputs(run, result)
         answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
+    except (OutputNotStored, OutputRefused) as error:  # no fault of the model
+        log.info("run_failed job_id=%s attempt=%s error=%s", run.job_id, run.order.attempt_id, error)
+        return "failed", failed_answer(str(error), error.code)
     except BaseException as error:  # also SystemExit: otherwise the slot would be lost
         failure = failure_of(error)
         if failure.code == "cancelled":

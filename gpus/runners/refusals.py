@@ -18,6 +18,8 @@ from gpus.errors import (
     GpuBusy,
     GpuError,
     GpuFault,
+    OutputNotStored,
+    OutputRefused,
     RunFailed,
     ServerFailed,
     ServerLost,
@@ -34,6 +36,8 @@ _LOST = frozenset({502, 504, *range(520, 525)})
 """520 to 524: a CDN cannot reach the server behind it."""
 _CREDENTIALS = frozenset({401, 407})
 _FORBIDDEN = 403
+_REPORTED = (BadInput, OutputNotStored, OutputRefused)
+"""Failures that a server may name by their codes."""
 HEADERS_HINT = (
     "The server refuses the headers that it is registered with: set them (admin page of the server, or "
     'POST /api/v1/admin/register with "headers")'
@@ -77,15 +81,16 @@ def describe_status(status: int) -> str:
 def failure_of(body: Mapping[str, Any]) -> GpuError:
     """The GpuError of a failed run that the server reports.
 
-    body: with ``error_code`` (``gpu_fault`` or ``bad_input``), a text, and ``traceback``, which is stored
-    with the attempt; all optional.
+    body: with ``error_code`` (``gpu_fault``, ``bad_input``, ``output_not_stored`` or ``output_refused``), a
+    text, and ``traceback``, which is stored with the attempt; all optional.
     """
     text = _error_text(body) or f"The server reports {body.get('status', 'error')} without a reason."
     trace = body.get("traceback")
     detail = trace[-MAX_TRACEBACK:] if isinstance(trace, str) else ""
     if _code(body) == "gpu_fault" or _is_gpu_fault(body, text):
         return GpuFault(text, detail=detail)
-    return BadInput(text, detail=detail) if _code(body) == "bad_input" else RunFailed(text, detail=detail)
+    kind: type[GpuError] = next((one for one in _REPORTED if one.code == _code(body)), RunFailed)
+    return kind(text, detail=detail)
 
 
 def _rejected(status: int, text: str, *, is_for_client: bool) -> BadInput:

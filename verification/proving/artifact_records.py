@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from verification.proving.judge import Finding
-from verification.proving.records import Order
+from verification.proving.records import JobRow, Order
 
 STORED = "stored"
 
@@ -24,16 +24,22 @@ class ArtifactRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifacts:
-    """The dispatcher's records. rows: by id. uses: (job, artifact). objects: sizes in bytes by key; after the
-    removal of objects that no row knows."""
+    """The dispatcher's records, after a garbage collection. rows: by id. uses: (job, artifact). objects:
+    sizes in bytes by key. damaged: keys of objects with another hash. leftovers: what the store has beside
+    objects."""
 
     rows: Mapping[str, ArtifactRow]
     uses: Collection[tuple[str, str]]
     objects: Mapping[str, int]
+    damaged: Collection[str] = ()
+    leftovers: Collection[str] = ()
 
 
-def compare_artifacts(orders: Iterable[Order], stored: StoredArtifacts) -> Iterator[Finding]:
-    """Each file of an accepted job is there, whole, and no object is half or unknown."""
+def compare_artifacts(
+    orders: Iterable[Order], jobs: Mapping[str, JobRow], stored: StoredArtifacts
+) -> Iterator[Finding]:
+    """Each file of an accepted job is there, and each that its run saved, whole; no object is half or
+    unknown, and nothing else is left in the store."""
     for order in orders:
         if not order.artifact or not order.job_ids:
             continue
@@ -45,9 +51,26 @@ def compare_artifacts(orders: Iterable[Order], stored: StoredArtifacts) -> Itera
             yield Finding("artifact_changed", f"its file {row.id} has other bytes", order.job_id)
         if (order.job_id, row.id) not in stored.uses:
             yield Finding("artifact_unused", f"its use of {row.id} is not stored", order.job_id)
+        job = jobs.get(order.job_id)
+        if job is not None and job.state == "completed":
+            yield from _compare_output(job, stored)
     for row in stored.rows.values():
         if row.state == STORED and stored.objects.get(row.key) != row.bytes:
             found = stored.objects.get(row.key)
             yield Finding("half_object", f"artifact {row.id} of {row.bytes} bytes: the store has {found}")
     for key in sorted(stored.objects.keys() - {row.key for row in stored.rows.values()}):
-        yield Finding("orphan", f"no row knows the object {key}, after the removal of unknown objects")
+        yield Finding("orphan", f"no row knows the object {key}, after the garbage collection")
+    for key in stored.damaged:
+        yield Finding("damaged_object", f"the object {key} has other bytes than its key says")
+    for name in stored.leftovers:
+        yield Finding("leftover", f"{name} is left in the store, after the garbage collection")
+
+
+def _compare_output(job: JobRow, stored: StoredArtifacts) -> Iterator[Finding]:
+    row = stored.rows.get(job.output)
+    if row is None or row.state != STORED:
+        yield Finding("output_lost", f"the file {job.output!r} that its run saved is not stored", job.id)
+    elif row.sha256 != job.output_sha256:
+        yield Finding("output_changed", f"the file {row.id} that its run saved has other bytes", job.id)
+    elif (job.id, row.id) not in stored.uses:
+        yield Finding("output_unused", f"its use of the saved file {row.id} is not stored", job.id)

@@ -52,7 +52,7 @@ class Feeder:
         self, count: int, *, model: str = "", seconds: float = 0.0, with_files: bool = False
     ) -> dict[str, object]:
         """Release jobs at once, beyond the allowance; the seed decides their model and duration unless
-        given. with_files: each takes a file."""
+        given. with_files: each takes a file, the first a big one."""
         kind: dict[str, object] = {"model": model, "seconds": seconds} if model else {}
         if with_files:
             kind["with_files"] = True

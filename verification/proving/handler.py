@@ -1,5 +1,5 @@
 """The handler of the trial's GPU servers: it sleeps; the result names its attempt. A file is fetched and
-checked, also while the store is away for a while."""
+checked, also while the store is away for a while, and another one is saved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_host.node.handlers import RunContext
 from gpu_host.node.simulator import takes_faults
+from verification.proving.files import output_of
 
 FETCH_SECONDS = 40.0
 """Less than the limit of a run."""
@@ -19,11 +20,15 @@ FETCH_SECONDS = 40.0
 def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
     """Sleep for the payload's seconds; return the attempt's id.
 
-    file: URL of the payload's file, whose hash is sha256. result_chars: of a text in the result."""
+    file: URL of the payload's file, whose hash is sha256. output_bytes: of the file that is saved.
+    result_chars: of a text in the result."""
     if "file" in payload:
         _check_file(payload["file"], payload["sha256"], ctx)
     ctx.wait(float(payload["seconds"]))
     result = {"number": payload["number"], "attempt": ctx.attempt_id}
+    if size := int(payload.get("output_bytes", 0)):
+        content = output_of(ctx.attempt_id, size)
+        result |= {"output": ctx.save(content), "output_sha256": hashlib.sha256(content).hexdigest()}
     chars = int(payload.get("result_chars", 0))
     return {**result, "text": "x" * chars} if chars else result
 

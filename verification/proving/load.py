@@ -4,7 +4,8 @@ PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger,
 on stdin, one JSON object a line, and are answered with the current counts:
 
 - ``release``: so many more jobs, submitted at once, or in batches; ``model`` and ``seconds`` override the
-  seed, ``with_files``: each takes a file; else some numbers also start a run of a workflow (run_load.py);
+  seed, ``with_files``: each takes a file, and the first one a big one; else some numbers also start a run of
+  a workflow (run_load.py);
 - ``release_runs``: so many more runs;
 - ``schedules``: store the schedules (schedule_load.py), whose periods have at least ``shortest`` seconds;
   ``end_schedules``, ``delete_schedules``: end, or delete them;
@@ -30,7 +31,14 @@ from typing import Any
 
 from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable, uploads
 from verification.proving.clients import SUBMITS, WatchedClient
-from verification.proving.files import LONG_RESULT_CHARS, PARTS_ABOVE_BYTES, file_of, upload
+from verification.proving.files import (
+    BIG_OUTPUT_BYTES,
+    LONG_RESULT_CHARS,
+    OUTPUT_BYTES,
+    PARTS_ABOVE_BYTES,
+    file_of,
+    upload,
+)
 from verification.proving.ledger import Ledger
 from verification.proving.mix import PlannedJob, planned_job
 from verification.proving.run_load import RunLoad
@@ -64,6 +72,7 @@ class Load:
         self._jobs: dict[str, list[str]] = {tenant: [] for tenant in self._tenants}
         self._state = {"released": 0, "accepted": 0, "given_up": 0, "cancels": 0, "uploads": 0}
         self._with_files: set[int] = set()
+        self._with_big_files: set[int] = set()
         self._fates = "not asked"
         self._cancels: list[tuple[float, str, str]] = []
         self._soon = threading.Condition()
@@ -104,6 +113,7 @@ class Load:
             jobs = [replace(job, **ordered, cancel_after=None, deadline_seconds=None) for job in jobs]
         if order.get("with_files"):
             self._with_files.update(numbers)
+            self._with_big_files.add(numbers[0])
             jobs = [replace(job, cancel_after=None, deadline_seconds=None) for job in jobs]
         with self._lock:
             self._state["released"] += len(jobs)
@@ -142,8 +152,8 @@ class Load:
 
     def _submit_one(self, client: WatchedClient, job: PlannedJob) -> None:
         request = self._request(job)
-        is_sure = job.number in self._with_files
-        if (content := file_of(job.number, self._plan["seed"], is_sure=is_sure)) is not None:
+        is_sure, is_big = job.number in self._with_files, job.number in self._with_big_files
+        if (content := file_of(job.number, self._plan["seed"], is_sure=is_sure, is_big=is_big)) is not None:
             try:
                 stored = upload(client, content, Path(self._plan["ledger"]).parent)
             finally:
@@ -153,6 +163,7 @@ class Load:
             request["payload"] |= {
                 "file": {"$artifact": stored["artifact"]},
                 "sha256": stored["sha256"],
+                "output_bytes": BIG_OUTPUT_BYTES if is_big else OUTPUT_BYTES,
                 "result_chars": LONG_RESULT_CHARS if job.number % 2 else 0,
             }
         began = time.monotonic()

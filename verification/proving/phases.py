@@ -22,6 +22,7 @@ LONG_QUEUE, SHORT_QUEUE = 40, 3
 BACKLOG_JOBS = 10_000
 _BUSY_SECONDS = 25.0
 _WAIT_SECONDS = 30.0
+_UPLOAD_SECONDS = 10.0
 _ANCHORS = (
     ("video", (6.0, 2.5, 1.5)),
     ("speech", (5.0,)),
@@ -99,7 +100,11 @@ def play(trial: Trial, fault: Fault, allowance: int) -> FaultResult:
     trial.feeder.trickles = True
     patience = fault.bound_seconds * 2 + _WAIT_SECONDS
     try:
+        if count := fault.jobs_with_files:
+            _begin_uploads(trial, count)
         fault.play(trial)
+        if count:
+            trial.feeder.release(count, with_files=True)
         affected = [one for one in live if fault.affects(one)]
         if fault.recovers_while_on:
             trial.feeder.level = level
@@ -122,6 +127,14 @@ def play(trial: Trial, fault: Fault, allowance: int) -> FaultResult:
     result.notes += fault.notes(trial)
     _settle(trial, fault, result)
     return result
+
+
+def _begin_uploads(trial: Trial, count: int) -> None:
+    """Submit so many jobs with files; return once some files are stored, and others are on their way."""
+    trial.feeder.release(count, with_files=True)
+    until = time.monotonic() + _UPLOAD_SECONDS
+    while trial.feeder.counts()["uploads"] >= count and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _measurement(trial: Trial, fault: Fault, affected: Sequence[Live]) -> Measurement:

@@ -89,6 +89,9 @@ class JobRow:
     """The run of a workflow that made it."""
     schedule: str = ""
     """The schedule whose firing started it."""
+    output: str = ""
+    """The artifact of the file that its run saved; output_sha256: its hash, as the run says."""
+    output_sha256: str = ""
 
 
 @dataclass(slots=True)

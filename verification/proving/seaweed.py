@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dispatcher_project.supervisor.embedded import die_with_parent
 from verification.proving.ports import free_ports
@@ -51,6 +52,10 @@ class OwnSeaweed:
         return self._ports["s3"]
 
     @property
+    def master_url(self) -> str:
+        return f"http://127.0.0.1:{self._ports['master']}"
+
+    @property
     def pid(self) -> int:
         """Its process id; 0 while it does not run."""
         return self._process.pid if self._process is not None and self.is_running else 0
@@ -79,7 +84,7 @@ class OwnSeaweed:
         command = [
             weed, "server", f"-dir={self._folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer=true",
             "-s3", "-s3.port.iceberg=0", "-s3.port.lance=0",  # two servers must not meet on a fixed port
-            f"-s3.config={accounts}", "-volume.max=50", "-master.volumeSizeLimitMB=64",
+            f"-s3.config={accounts}", "-volume.max=200", "-master.volumeSizeLimitMB=64",
             *(f"-{name}.port={port}" for name, port in self._ports.items()),
         ]  # fmt: skip
         with (self._folder / "log").open("ab") as log:
@@ -113,6 +118,10 @@ class OwnSeaweed:
 
     def make_bucket(self, name: str) -> None:
         """Create a bucket. Raises CannotProve."""
+        self.client().create_bucket(Bucket=name)
+
+    def client(self) -> Any:
+        """Return a client of boto3. Raises CannotProve."""
         from artifacts.store.s3 import NoBoto, require_boto
 
         try:
@@ -121,14 +130,13 @@ class OwnSeaweed:
             raise CannotProve(str(error)) from None
         import boto3
 
-        client = boto3.client(
+        return boto3.client(
             "s3",
             endpoint_url=self.url,
             region_name="us-east-1",
             aws_access_key_id=KEY,
             aws_secret_access_key=SECRET,
         )
-        client.create_bucket(Bucket=name)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its process."""

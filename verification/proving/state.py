@@ -4,6 +4,7 @@ A value that can't be read now, because of a fault, is None: a later read may su
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,15 @@ from django.db.models import Count
 from redis.exceptions import RedisError
 
 from artifacts.models import Artifact, ArtifactUse
-from artifacts.removal import UNKNOWN_TIME, remove_unknown
+from artifacts.refs import only_ref
+from artifacts.removal import (
+    TOMBSTONE_TIME,
+    UNKNOWN_TIME,
+    announce_unused,
+    remove_announced,
+    remove_unknown,
+)
+from artifacts.store.contract import Store, StoredObject
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.store import RedisFleets
 from gpus.leasing.values import SlotView
@@ -308,13 +317,21 @@ class State:
             last = page[-1]["id"]
             attempts = _attempts([job["id"] for job in page])
             for job in page:
-                named = self._attempt_of(job.pop("result"))
+                result = self._result(job.pop("result"))
+                named, output = result.get("attempt"), result.get("output")
                 tenant = names[job.pop("tenant_id")]
                 run = (job.pop("followed_by") or "").removeprefix("run:")
                 made = tuple(attempts.get(job["id"], ()))
                 schedule = schedules.get(job["id"], "")
                 yield JobRow(
-                    **job, tenant=tenant, result_attempt=named, attempts=made, run=run, schedule=schedule
+                    **job,
+                    tenant=tenant,
+                    result_attempt=named if isinstance(named, str) else None,
+                    attempts=made,
+                    run=run,
+                    schedule=schedule,
+                    output=only_ref(output) or "",
+                    output_sha256=result.get("output_sha256", ""),
                 )
 
     def firings(self) -> StoredFirings:
@@ -346,31 +363,35 @@ class State:
             set(self.runs()),
         )
 
-    def _attempt_of(self, result: Any) -> str | None:
-        """Return the attempt that a result names, also one that became an artifact."""
-        if not isinstance(result, dict):
-            return None
-        if "$artifact" in result:
-            row = Artifact.objects.get(pk=result["$artifact"])
+    def _result(self, result: Any) -> dict[str, Any]:
+        """Return a result that is an object, also one that became an artifact; else an empty one."""
+        if (artifact_id := only_ref(result)) is not None:
+            row = Artifact.objects.get(pk=artifact_id)
             result = json.loads(b"".join(self.ports().artifact_store.chunks(row.key)))
-        named = result.get("attempt")
-        return named if isinstance(named, str) else None
+        return result if isinstance(result, dict) else {}
 
-    def artifacts(self, *, removes: bool) -> StoredArtifacts:
-        """Return the records of artifacts. removes: remove first what a sweep would remove a day later: the
-        objects that no row knows. Raises StoreError."""
+    def collect_garbage(self) -> None:
+        """Remove from the store what the sweeps would remove within two days: abandoned uploads and objects
+        that no row knows. Raises StoreError."""
         ports = self.ports()
-        store = ports.artifact_store
-        if removes:
-            later = ports.clock.now() + 2 * UNKNOWN_TIME
-            remove_unknown(list(store.objects()), store, later)
-            store.drop_unfinished(later)
+        store, later = ports.artifact_store, ports.clock.now() + 2 * UNKNOWN_TIME
+        most = Artifact.objects.count()
+        announce_unused(later, most)
+        remove_announced(store, later + 2 * TOMBSTONE_TIME, most)
+        remove_unknown(list(store.objects()), store, later)
+        store.drop_unfinished(later)
+
+    def artifacts(self) -> StoredArtifacts:
+        """Return the records of artifacts. Raises StoreError."""
+        store = self.ports().artifact_store
         rows = {
             row.pk: ArtifactRow(row.pk, str(row.key), row.state, row.sha256, row.bytes)
             for row in Artifact.objects.all()
         }
         uses = set(ArtifactUse.objects.values_list("job", "artifact_id"))
-        return StoredArtifacts(rows, uses, {str(one.key): one.bytes for one in store.objects()})
+        objects = {str(one.key): one.bytes for one in store.objects()}
+        damaged = [str(one.key) for one in store.objects() if one.bytes and not _is_whole(store, one)]
+        return StoredArtifacts(rows, uses, objects, damaged)
 
     def close(self) -> None:
         connection.close()
@@ -386,6 +407,13 @@ def _attempts(jobs: Collection[str]) -> dict[str, list[AttemptRow]]:
         row = AttemptRow(**named, has_remote_id=remote, started_at=started_at.timestamp())
         found.setdefault(job, []).append(row)
     return found
+
+
+def _is_whole(store: Store, one: StoredObject) -> bool:
+    digest = hashlib.sha256()
+    for chunk in store.chunks(one.key):
+        digest.update(chunk)
+    return digest.hexdigest() == one.key.sha256
 
 
 class _unless_away:

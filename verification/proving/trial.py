@@ -22,6 +22,7 @@ from verification.proving.clocks import Clocks
 from verification.proving.cluster import ClusterValkeys
 from verification.proving.feeder import Feeder
 from verification.proving.fleet import Fleet
+from verification.proving.leftovers import left_in_bucket, left_in_folder
 from verification.proving.options import Options
 from verification.proving.ports import free_ports
 from verification.proving.postgresql import OwnPostgresql
@@ -407,6 +408,14 @@ class Trial:
             return True
         pending = self.state.pending_callbacks() if self.state and time.time() - at > QUIET_SECONDS else None
         return pending is not None and pending[0] == 0
+
+    def left_in_store(self) -> list[str]:
+        """Return what the store of artifacts has beside objects."""
+        if self.seaweed is not None:
+            return list(left_in_bucket(self.seaweed.client(), BUCKET))
+        from django.conf import settings
+
+        return list(left_in_folder(Path(settings.ARTIFACT_FOLDER)))
 
     def begin_excuse(self, server: str) -> None:
         """From now on this server reports wrongly: requests to it while it is full are not the dispatcher's

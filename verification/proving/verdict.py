@@ -110,7 +110,9 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
         assert trial.state is not None
         run_rows = trial.state.runs()
         if trial.options.starts_its_own and not trial.forgotten:
-            wrongs += compare_artifacts(orders, trial.state.artifacts(removes=True))
+            trial.state.collect_garbage()
+            stored = replace(trial.state.artifacts(), leftovers=trial.left_in_store())
+            wrongs += compare_artifacts(orders, rows, stored)
         scheduled = {one.run for one in records.firings.firings} if records.firings else set()
         wrongs += compare_run_messages(records.runs, run_rows, records.messages, trial.forgotten)
         wrongs += compare_runs(records.runs, run_rows, rows.values(), trial.forgotten, scheduled)

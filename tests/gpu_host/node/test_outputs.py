@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing import Any
 import pytest
 
 from gpu_host.node import outputs
-from gpus.errors import OutputRefused
+from gpus.errors import OutputNotStored, OutputRefused
+from tests.support.waiting import wait_for
 
 SAVES = "tests.gpu_host.node.custom_handlers:saves"
 SIMULATOR = "gpu_host.node.simulator:run"
@@ -26,13 +29,14 @@ TIMEOUT = b"<Error><Code>RequestTimeout</Code></Error>"
 
 
 class Store:
-    """A dispatcher and its store. fails: statuses of the next answers, also with a body. film: the bytes of
-    each GET."""
+    """A dispatcher and its store. fails: statuses of the next answers, also with a body. retry_after: header
+    of all answers. film: the bytes of each GET."""
 
     def __init__(self) -> None:
         self.url = ""
         self.film = b""
         self.fails: list[int | tuple[int, bytes]] = []
+        self.retry_after = ""
         self.promised: list[tuple[str, Any]] = []
         self.stored: list[bytes] = []
         self.exists = False
@@ -49,6 +53,8 @@ def store() -> Iterator[Store]:
                 status, body = failed if isinstance(failed, tuple) else (failed, body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            if store.retry_after:
+                self.send_header("Retry-After", store.retry_after)
             self.end_headers()
             self.wfile.write(body)
 
@@ -81,10 +87,18 @@ def store() -> Iterator[Store]:
     thread.join(5)
 
 
-def dispatch(node: Any, store: Store) -> Any:
+def dispatch_answer(node: Any, store: Store) -> Any:
     return node.dispatch(
-        "grüße", X_Artifact_Url=f"{store.url}/promise", X_Callback_Token="t0ken", Idempotency_Key="a-1"
-    ).body
+        "grüße",
+        X_Job_Id="j",
+        X_Artifact_Url=f"{store.url}/promise",
+        X_Callback_Token="t0ken",
+        Idempotency_Key="a-1",
+    )
+
+
+def dispatch(node: Any, store: Store) -> Any:
+    return dispatch_answer(node, store).body
 
 
 @pytest.mark.parametrize(
@@ -130,13 +144,56 @@ def test_the_simulator_returns_a_film_with_a_box_of_its_tag_at_the_end(start, st
         assert (answer["status"], answer["error_code"]) == ("failed", "bad_input")
 
 
-@pytest.mark.parametrize(("fails", "status"), [([413], 413), ([409], 409), ([201, 400], 400)])
+@pytest.mark.parametrize(("fails", "status"), [([413], 413), ([429], 429), ([409], 409), ([201, 400], 400)])
 def test_a_refusal_fails_the_run_with_its_reason(start, store, fails, status) -> None:
     store.fails = fails
     answer = dispatch(start(handler=SAVES), store)
-    assert answer["status"] == "failed"
+    assert (answer["status"], answer["error_code"]) == ("failed", "output_refused")
     assert f"refused ({status})" in answer["error"]
     assert len(store.promised) == 1
+
+
+def test_a_limit_that_may_pass_is_waited_for(start, store) -> None:
+    store.fails, store.retry_after = [429], "60"
+    assert dispatch(start(handler=SAVES), store)["status"] == "success"
+
+
+def saved(monkeypatch: pytest.MonkeyPatch, *, away_seconds: float) -> tuple[Any, list[float]]:
+    """Save a file while its store is away for so long, in virtual time; return the value and the pauses."""
+    now, pauses = [0.0], []
+
+    def request(*_: Any) -> Any:
+        if now[0] < away_seconds:
+            raise ConnectionRefusedError("nobody listens")
+        return outputs._Answer(200, b'{"id": "ART", "exists": true}', may_repeat=False)
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(outputs, "_request", request)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    order = SimpleNamespace(artifact_url="http://127.0.0.1:9/", callback_token="t")
+    run: Any = SimpleNamespace(order=order, context=SimpleNamespace(wait=wait))
+    with tempfile.TemporaryFile("rb+", buffering=0) as file:
+        return outputs._Uploads(run).save(file), pauses  # type: ignore[arg-type]
+
+
+def test_a_store_may_be_away_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, pauses = saved(monkeypatch, away_seconds=55.0)
+    assert value == {"$artifact": "ART"}
+    assert max(pauses) == outputs.LONGEST_PAUSE_SECONDS
+    with pytest.raises(OutputNotStored, match="nobody listens"):
+        saved(monkeypatch, away_seconds=100.0)
+
+
+def test_a_run_that_is_cancelled_waits_for_no_store(start, store) -> None:
+    store.fails = [503] * 1000
+    node = start(handler=SAVES)
+    answer = node.later(dispatch_answer, node, store)
+    wait_for(lambda: bool(store.promised))
+    node.ask("POST", "/cancel/j")
+    assert answer.result().body["error_code"] == "cancelled"
 
 
 def test_a_caller_that_takes_no_files_gets_a_failure(start) -> None:
@@ -154,6 +211,7 @@ class Growing(io.FileIO):
 
 def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 250)
-    run: Any = SimpleNamespace(order=SimpleNamespace(artifact_url="http://127.0.0.1:9/", callback_token="t"))
+    order = SimpleNamespace(artifact_url="http://127.0.0.1:9/", callback_token="t")
+    run: Any = SimpleNamespace(order=order, context=SimpleNamespace(wait=lambda _: None))
     with Growing(tmp_path / "log") as file, pytest.raises(OutputRefused, match="grew"):
         outputs._Uploads(run).save(file)  # type: ignore[arg-type]

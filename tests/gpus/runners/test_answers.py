@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
+from gpus.errors import BadInput, GpuError, GpuFault, OutputNotStored, OutputRefused, RunFailed
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
 from gpus.runners.http_runner import read_cancel, read_poll, read_progress, read_start
@@ -111,6 +111,8 @@ def test_a_failed_run_says_why(word, read):
         ({"message": "NVRM: Xid 79"}, GpuFault),
         ({"error": "hm", "error_code": "gpu_fault"}, GpuFault),
         ({"error": "hm", "code": "bad_input"}, BadInput),
+        ({"error": "hm", "error_code": "output_not_stored"}, OutputNotStored),
+        ({"error": "hm", "error_code": "output_refused"}, OutputRefused),
         ({"error": "the prompt is empty"}, RunFailed),
         ({}, RunFailed),
     ],

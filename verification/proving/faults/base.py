@@ -33,6 +33,8 @@ class Fault:
     """Longest pause before the next fault, while traces of this one remain."""
     longest_run_seconds: ClassVar[float] = 4.0
     """The longest synchronous run; longer than a lease where that matters."""
+    jobs_with_files: ClassVar[int] = 0
+    """Jobs with a file that are submitted right before it, and as many more while it lasts."""
     backlog: ClassVar[bool] = False
     """Whether it needs a long queue of waiting jobs."""
 

@@ -119,6 +119,7 @@ class KillWeb(ProcessFault):
     expected = "clients retry until it is back; runs go on"
     process, number = "web", signal.SIGKILL
     bound_seconds, mends_itself, front_door = 15.0, True, AWAY
+    jobs_with_files = 4  # it serves the store, if that is a local folder
 
 
 class StopWeb(KillWeb):
@@ -126,7 +127,7 @@ class StopWeb(KillWeb):
 
     name = "stop_web"
     number = signal.SIGSTOP
-    bound_seconds, hold_seconds, mends_itself = 5.0, 10.0, False
+    bound_seconds, hold_seconds, mends_itself = 5.0, 20.0, False
 
 
 class TermWeb(KillWeb):

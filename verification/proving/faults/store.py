@@ -18,17 +18,15 @@ if TYPE_CHECKING:
     from verification.proving.trial import Trial
 
 ROUTE = "store"
-JOBS = 8
-"""Jobs with a file that are submitted while a fault lasts; half have a result that becomes an artifact."""
 SLOW_SECONDS = 0.7
 """Delay of each piece of bytes, in each direction; a request is several pieces."""
 
 
 class StoreFault(Fault):
-    """Jobs with files are submitted while it lasts; it is over when the store answers, no upload waits and
-    every job with a file that was accepted before its repair has ended."""
+    """Files are on their way when it begins, and more are sent while it lasts; it is over when the store
+    answers, no upload waits and every job with a file that was accepted before its repair has ended."""
 
-    bound_seconds, runs_once = 30.0, "all"
+    bound_seconds, hold_seconds, runs_once, jobs_with_files = 30.0, 20.0, "all", 8
 
     def skip(self, trial: Trial) -> str:
         return super().skip(trial) or (
@@ -37,7 +35,6 @@ class StoreFault(Fault):
 
     def play(self, trial: Trial) -> None:
         self.inflict(trial, seaweed_of(trial))
-        trial.feeder.release(JOBS, with_files=True)
 
     def mend(self, trial: Trial) -> None:
         self.repair(trial, seaweed_of(trial))
@@ -69,9 +66,8 @@ def seaweed_of(trial: Trial) -> OwnSeaweed:
 class KillStore(StoreFault):
     name = "kill_store"
     expected = (
-        "the store dies and is back after 3 s with its files: uploads and results wait, no object is half"
+        "the store dies and is back after 20 s with its files: uploads and results wait, no object is half"
     )
-    hold_seconds = 3.0
 
     def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
         seaweed.kill()
@@ -83,8 +79,7 @@ class KillStore(StoreFault):
 
 class StopStore(StoreFault):
     name = "stop_store"
-    expected = "the store hangs for 10 s with open connections: uploads and results wait, other jobs run"
-    hold_seconds = 10.0
+    expected = "the store hangs for 20 s with open connections: uploads and results wait, other jobs run"
 
     def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
         seaweed.send(signal.SIGSTOP)
@@ -95,8 +90,7 @@ class StopStore(StoreFault):
 
 class SlowStore(StoreFault):
     name = "slow_store"
-    expected = "every piece of bytes to and from the store is 0.7 s late for 15 s: other jobs are not slower"
-    hold_seconds = 15.0
+    expected = "every piece of bytes to and from the store is 0.7 s late for 20 s: other jobs are not slower"
 
     def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
         assert trial.proxies is not None
@@ -109,8 +103,7 @@ class SlowStore(StoreFault):
 
 class CutStore(StoreFault):
     name = "cut_store"
-    expected = "every connection to the store is reset, and new ones are refused for 5 s"
-    hold_seconds = 5.0
+    expected = "every connection to the store is reset, and new ones are refused for 20 s"
 
     def inflict(self, trial: Trial, seaweed: OwnSeaweed) -> None:
         assert trial.proxies is not None
@@ -126,8 +119,7 @@ class FullStore(StoreFault):
     operator who has made room: the index of SeaweedFS takes no writes after one that failed."""
 
     name = "full_store"
-    expected = "the store's disk is full for 10 s, then it is restarted: uploads and results wait"
-    hold_seconds = 10.0
+    expected = "the store's disk is full for 20 s, then it is restarted: uploads and results wait"
 
     def skip(self, trial: Trial) -> str:
         here = sys.platform == "linux"
