@@ -7,7 +7,8 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -16,6 +17,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 
 from admin_ui.pages.definition_diff import shown_changes
 from admin_ui.pages.run import RunDetail
+from admin_ui.pages.start_run import StartRunPage
 from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch, ReadOnlyAdmin, sees_payloads
 from admin_ui.parts.formatting import (
     RUN_LABELS,
@@ -30,7 +32,7 @@ from admin_ui.parts.formatting import (
     tenant_link,
     time_and_age,
 )
-from admin_ui.parts.typed_decorators import column
+from admin_ui.parts.typed_decorators import column, operation
 from foundation.ids import is_id
 from jobs.models import EndNotice
 from workflows.domain.plan import NodeKind
@@ -61,6 +63,19 @@ class WorkflowPages(ReadOnlyAdmin):
     search_help_text = "Exact match of a name."
     fields = (("name", "tenant_page"), ("latest", "runs"), "versions")
     readonly_fields = ("tenant_page", "runs", "versions")
+    actions_detail = ("start_newest",)
+
+    @operation("Start a run", permissions=["start"], icon="play_arrow")
+    def start_newest(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Go to the form of the newest version."""
+        workflow = self.get_object(request, object_id)
+        newest = workflow and workflow.versions.order_by("-number").only("pk").first()
+        if newest is None:
+            raise Http404
+        return redirect(reverse("admin:workflows_version_start_one", args=[newest.pk]))
+
+    def has_start_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return bool(request.user.has_perm("workflows.change_run"))
 
     @column("tenant")
     def tenant_page(self, workflow: Workflow) -> SafeString | str:
@@ -90,7 +105,7 @@ class WorkflowPages(ReadOnlyAdmin):
 
 
 @admin.register(Version)
-class VersionPages(HistoryAdmin):
+class VersionPages(StartRunPage, HistoryAdmin):
     about = "Versions of definitions. A version never changes."
     heavy = ("spec",)
     list_display = ("id", "workflow", "number", "created_at")
@@ -99,6 +114,7 @@ class VersionPages(HistoryAdmin):
     sortable_by = ()
     fields = (("workflow_page", "number"), ("created_at", "runs"), "sha256", "changes", "definition")
     readonly_fields = ("workflow_page", "runs", "changes", "definition")
+    actions_detail = ("start_one",)
 
     @column("workflow")
     def workflow_page(self, version: Version) -> SafeString | str:

@@ -10,7 +10,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWi
 
 from foundation.http_api.problems import FieldError, Problem
 from foundation.http_client import MAX_URL_LENGTH
-from jobs.domain.errors import Refused
+from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
 
 
@@ -46,11 +46,21 @@ class SubmitForm(forms.Form):
         given = {name: value for name, value in self.cleaned_data.items() if name != "key"}
         return {**given, "tags": given["tags"] or None, "callback_url": given["callback_url"] or None}
 
-    def add_refusal(self, refusal: Problem | Refused) -> None:
-        """Show each error at its field."""
+    def add_refusal(self, refusal: Problem | Refused, *, but: str = "") -> None:
+        """Show each error at its field. but: name of a field of the body that another form shows.
+
+        The key of a form that was sent, gone back to and changed is renewed: sent once more, it is another
+        request."""
+        if isinstance(refusal, IdempotencyConflict):
+            self.data = {**self.data.dict(), "key": new_key()}  # type: ignore[attr-defined]
+            self.add_error(
+                None, "This form was sent before, with other values. Send it again if you mean both."
+            )
+            return
         for error in errors_of(refusal):
             name = error.pointer.split("/")[1] if error.pointer.startswith("/") else ""
-            self.add_error(name if name in self.fields else None, error_text(error, name))
+            if not but or name != but:
+                self.add_error(name if name in self.fields else None, error_text(error, name))
 
 
 def errors_of(refusal: Problem | Refused) -> list[FieldError]:
