@@ -3,7 +3,7 @@ end."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -74,12 +74,17 @@ class Schedule:
     catch_up: str
     catch_up_seconds: float
     jitter_seconds: float
+    start_at: datetime | None
+    end_at: datetime | None
+    pause_after_failures: int | None
     paused: bool
     paused_until: datetime | None
     pause_reason: str | None
     failures: int
     error: ScheduleError | None
     next_due_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
     submit: Any
     workflow: Any
     next: tuple[FireTime, ...] | None
@@ -88,7 +93,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What became of a due time, or of `count` in a row. outcome: started, waiting, skipped or missed."""
+    """What became of a due time, or of `count` in a row. outcome: started, waiting, skipped or missed.
+    cause: timetable, or request: a trigger or a backfill, `by` whom."""
 
     firing_id: str
     due_at: datetime
@@ -98,6 +104,7 @@ class Firing:
     reason: str | None
     detail: str | None
     cause: str
+    by: str | None
     job_id: str | None
     run_id: str | None
     at: datetime
@@ -120,7 +127,12 @@ class _Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Preview:
+class Preview:
+    """Fire times. words: the due times in words. paused: without an end: `next` has the fire times if the
+    schedule were resumed now."""
+
+    words: str
+    paused: bool
     next: tuple[FireTime, ...]
 
 
@@ -151,14 +163,13 @@ class ScheduleCalls(Calls):
         request = Request("DELETE", _path(name), self._timeout_seconds)
         await self._api.send(request, lambda document: None, accepted=(204,))
 
-    async def preview(self, schedule: str | Mapping[str, Any], count: int = 10) -> Sequence[FireTime]:
-        """Return the next fire times of a stored schedule, by its name, or of fields that are not stored."""
+    async def preview(self, schedule: str | Mapping[str, Any], count: int = 10) -> Preview:
+        """Return the next fire times of a stored schedule, by its name, or of fields that are not stored:
+        with the `name` of a stored one, as if they replaced it."""
         query = urlencode({"n": count})
         if isinstance(schedule, str):
-            found = await self._get(f"{_path(schedule)}/preview?{query}", _read_preview)
-        else:
-            found = await self._post(f"/schedules/preview?{query}", _read_preview, dict(schedule))
-        return found.next
+            return await self._get(f"{_path(schedule)}/preview?{query}", _read_preview)
+        return await self._post(f"/schedules/preview?{query}", _read_preview, dict(schedule))
 
     async def trigger(self, name: str, *, idempotency_key: str | None = None) -> Firing:
         """Start the target of a schedule now, exactly once for all tries of this call."""
@@ -192,7 +203,7 @@ class ScheduleCalls(Calls):
         return (await self._post(f"{_path(name)}/backfill/cancel", _read_cancelled)).count
 
     async def pause(self, name: str, *, until: datetime | None = None, reason: str | None = None) -> Schedule:
-        """Skip the due times from now on, until a time (with a zone) or until `resume`."""
+        """Skip the due times from now on, until a time to come (with a zone) or until `resume`."""
         body = {"until": None if until is None else until.isoformat(), "reason": reason}
         return await self._post(f"{_path(name)}/pause", _read_schedule, body)
 
@@ -222,8 +233,8 @@ def _read_cancelled(document: Mapping[str, Any]) -> _Cancelled:
     return read_answer(_Cancelled, document)
 
 
-def _read_preview(document: Mapping[str, Any]) -> _Preview:
-    return read_answer(_Preview, document)
+def _read_preview(document: Mapping[str, Any]) -> Preview:
+    return read_answer(Preview, document)
 
 
 def _path(name: str) -> str:

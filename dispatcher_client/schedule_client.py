@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from .schedule_calls import Backfill, FireTime, Firing, Schedule, ScheduleCalls
+from .schedule_calls import Backfill, Firing, Preview, Schedule, ScheduleCalls
 from .urllib_transport import iterate_blocking, run_blocking
 
 
@@ -32,7 +32,7 @@ class Schedules:
         """Delete a schedule with its firings; what it started goes on."""
         run_blocking(self._calls.delete(name))
 
-    def preview(self, schedule: str | Mapping[str, Any], count: int = 10) -> Sequence[FireTime]:
+    def preview(self, schedule: str | Mapping[str, Any], count: int = 10) -> Preview:
         """Return the next fire times of a stored schedule, by its name, or of fields that are not stored."""
         return run_blocking(self._calls.preview(schedule, count))
 

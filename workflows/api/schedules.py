@@ -239,11 +239,17 @@ class PreviewNew(ScheduleView):
         body=ScheduleBody,
         parameters=(COUNT,),
         tag="schedules",
+        description="With the `name` of a stored one: as if this body replaced it. A jitter needs a name.",
     )
     def post(self, request: Request) -> Response:
         allow_only(request, ("n",))
         body = read_body(ScheduleBody, request.data)
-        schedule = self.read(request, body.name or "schedule", body)
+        if body.jitter_seconds and body.name is None:
+            text = "Give the name: the jitter is computed from it."
+            raise validation_problem([FieldError("/name", "required", text)])
+        schedule = self.read(request, body.name or "unnamed", body)
+        if body.name is not None:
+            schedule = operations.as_if_stored(schedule)
         return Response(preview_json(schedule, request, self.ports.clock.now()))
 
 

@@ -162,6 +162,13 @@ class BackfillRefused(Refused):
     status = 422
 
 
+class PauseRefused(Refused):
+    """The pause would end before it begins."""
+
+    code = "pause_refused"
+    status = 422
+
+
 class TooManyBackfilled(Refused):
     """Too many due times of the tenant's backfills wait."""
 

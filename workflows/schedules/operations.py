@@ -4,10 +4,11 @@ them, and cancel backfills."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice, takewhile
 from typing import Any
 
 from django.conf import settings
@@ -26,6 +27,7 @@ from jobs.submission.request import Allowed, check_request, read_request
 from workflows.definition.read import read_definition
 from workflows.domain.errors import (
     BackfillRefused,
+    PauseRefused,
     ScheduleExists,
     TooManyBackfilled,
     TooManySchedules,
@@ -38,7 +40,7 @@ from workflows.execution.runs import check_inputs, find_version
 from workflows.schedules.body import ScheduleBody, body_errors, target_of
 from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap, Reason
 from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, WORKFLOW, names_used, resolved
-from workflows.schedules.domain.timetable import UnknownTimezone, words_of
+from workflows.schedules.domain.timetable import Timetable, UnknownTimezone, words_of
 from workflows.schedules.execution.fire import is_paused, next_look
 from workflows.schedules.execution.launch import Launched, StartRefused, check, insert, prepare, text_of
 from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
@@ -116,6 +118,13 @@ def read_schedule(
     _set_next(schedule)
     _check_target(schedule, ports, key_models)
     return schedule
+
+
+def as_if_stored(schedule: Schedule) -> Schedule:
+    """Return the row that `put_schedule` would store of this one, to preview it: the stored one of its name
+    keeps its anchor, its pause and what was handled."""
+    stored = Schedule.objects.filter(tenant_id=schedule.tenant_id, name=schedule.name).first()
+    return schedule if stored is None else _merged(stored, schedule)
 
 
 def _set_next(schedule: Schedule) -> None:
@@ -257,7 +266,7 @@ def put_schedule(schedule: Schedule, operator: str | None = None) -> StoredSched
 
 def _merged(stored: Schedule, new: Schedule) -> Schedule:
     """Return the stored schedule with the fields of the new one, and its next due time."""
-    merged = Schedule.objects.get(pk=stored.pk)
+    merged = copy(stored)
     for name in _BODY_FIELDS:
         setattr(merged, name, getattr(new, name))
     merged.updated_at = new.updated_at
@@ -326,9 +335,11 @@ def pause_schedule(
     operator: str | None = None,
 ) -> Schedule:
     """Skip the due times from now on, until a time or until it is resumed. A pause under way begins when it
-    began: its due times have no row yet. Idempotent. operator: for the audit."""
+    began: its due times have no row yet. Idempotent. operator: for the audit. Raises PauseRefused."""
     for _ in range(_RACES):
         now = ports.clock.now()
+        if until is not None and until <= now:
+            raise PauseRefused(f"It is {text_of(now)}: a pause ends later than that.", pointer="/until")
         begin = schedule.paused_from
         if begin is None or not (is_paused(schedule, now) or _has_open_pause(schedule)):
             begin = now
@@ -453,9 +464,6 @@ def fire_times(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTi
 def fire_times_if_resumed(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTime]:
     """Return the next fire times, at most so many; during a pause without an end those that it would have if
     it ended now. None if the time zone is unknown."""
-    after = max(now, schedule.handled_at)
-    if is_paused(schedule, now) and schedule.paused_until is not None:
-        after = max(after, schedule.paused_until - timedelta(microseconds=1))
     try:
         timetable = schedule.timetable
     except UnknownTimezone:
@@ -463,8 +471,20 @@ def fire_times_if_resumed(schedule: Schedule, count: int, now: datetime) -> Sequ
     jitter = schedule.jitter
     return [
         FireTime(due, due + jitter, due.astimezone(timetable.zone))
-        for due in islice(timetable.after(after), count)
+        for due in islice(_dues_to_fire(schedule, timetable, now), count)
     ]
+
+
+def _dues_to_fire(schedule: Schedule, timetable: Timetable, now: datetime) -> Iterator[datetime]:
+    """Yield the due times that fire from now on, with those that have come and wait for their jitter; none of
+    a pause."""
+    after = max(now - schedule.jitter, schedule.handled_at)
+    begin = schedule.paused_from
+    end = schedule.paused_until or now
+    if begin is None or end <= after:
+        return timetable.after(after)
+    before = takewhile(lambda due: due < begin, timetable.after(after))
+    return chain(before, timetable.after(max(after, end - timedelta(microseconds=1))))
 
 
 def shown_next_due_at(schedule: Schedule, now: datetime) -> datetime | None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count
@@ -30,11 +31,15 @@ from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 _ACTIONS = (
     "list",
     "put",
     "show",
     "preview",
+    "firings",
     "trigger",
     "backfill",
     "cancel-backfills",
@@ -47,9 +52,9 @@ _SHOWN = 10
 
 class Command(TerminalCommand):
     help = (
-        "Schedules of a tenant: list them, store one from a JSON file, show it with its last firings, "
-        "preview its fire times, start it now, start past due times, cancel those that wait, pause, resume "
-        "or delete it."
+        "Schedules of a tenant: list them, store one from a JSON file, show it with its last firings, list "
+        "its firings, preview its fire times or those of a file, start it now, start past due times, cancel "
+        "those that wait, pause, resume or delete it."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -57,12 +62,17 @@ class Command(TerminalCommand):
             "action", nargs="?", default="list", choices=_ACTIONS, metavar="ACTION", help=", ".join(_ACTIONS)
         )
         parser.add_argument("name", nargs="?", help="the schedule")
-        parser.add_argument("file", nargs="?", help="put: its JSON; - is standard input")
+        parser.add_argument("file", nargs="?", help="put, preview: its JSON; - is standard input")
         parser.add_argument(
             "--tenant",
             help="whose schedule (default: the only tenant that has one of that name, else operator)",
         )
         parser.add_argument("--count", type=positive, default=_SHOWN, help="preview: fire times (default 10)")
+        parser.add_argument(
+            "--outcome", choices=[outcome.value for outcome in Outcome], help="firings: filter"
+        )
+        parser.add_argument("--before", metavar="ID", help="firings: only older than this one: the next page")
+        parser.add_argument("--limit", type=positive, default=20, help="firings: rows (default 20)")
         parser.add_argument(
             "--from",
             dest="first",
@@ -89,10 +99,10 @@ class Command(TerminalCommand):
         action: str = options["action"]
         if (options["name"] is None) != (action == "list"):
             raise CommandError(f"{action} takes {'no' if action == 'list' else 'a'} name")
-        if (options["file"] is None) == (action == "put"):
-            raise CommandError(
-                "put takes a name and a JSON file" if action == "put" else f"{action} takes no file"
-            )
+        if action == "put" and options["file"] is None:
+            raise CommandError("put takes a name and a JSON file")
+        if action not in ("put", "preview") and options["file"] is not None:
+            raise CommandError(f"{action} takes no file")
         try:
             getattr(self, f"_{action.replace('-', '_')}")(options, ports)
         except Problem as problem:
@@ -129,31 +139,15 @@ class Command(TerminalCommand):
             self.print(f"no schedule: `{command_line('schedule put NAME FILE')}` stores one")
 
     def _put(self, options: dict[str, Any], ports: Ports) -> None:
-        name, path = options["name"], options["file"]
-        try:
-            raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        except OSError as error:
-            raise CommandError(f"{path}: {error.strerror}") from None
-        body = read_body(ScheduleBody, read_json(raw))
-        if body.name not in (None, name):
-            raise CommandError("the name in the file is another one")
-        starts = [] if body.workflow is None else [(Workflow, body.workflow.name)]
-        tenant = owner_of_new(options["tenant"], (Schedule, name), *starts)
-        try:
-            row = operations.read_schedule(tenant.pk, name, body, ports=ports)
-        except Problem as problem:
-            raise CommandError(
-                f"{problem_text(problem)} (tenant {tenant.name}; --tenant names another)"
-            ) from None
-        stored = operations.put_schedule(row, cli_actor())
+        stored = operations.put_schedule(_read(options, ports), cli_actor())
         self._say(stored.schedule, ports, "created" if stored.is_new else "stored")
 
     def _show(self, options: dict[str, Any], ports: Ports) -> None:
         schedule = self._named(options)
-        firings = list(Firing.objects.filter(schedule=schedule)[:_SHOWN])
+        firings = list(Firing.objects.filter(schedule=schedule)[: _SHOWN + 1])
         shown = schedule_json(schedule, ports.clock.now(), with_payload=True)
         if self.as_json:
-            self.print_json({**shown, "firings": [firing_json(one) for one in firings]})
+            self.print_json({**shown, "firings": [firing_json(one) for one in firings[:_SHOWN]]})
             return
         self.print(f"{schedule.name}: {shown['words']}")
         if shown["paused"]:
@@ -167,20 +161,17 @@ class Command(TerminalCommand):
         )
         for message in backlog_of(schedule, ports.clock.now()).messages:
             self.print(message)
-        cells = [
-            (
-                _time(one.due_at) + (f" × {one.count}" if one.count > 1 else ""),
-                one.outcome,
-                one.reason or one.end_state,
-                one.job_id or one.run_id or "",
-            )
-            for one in firings
-        ]
-        if cells:
-            self.show(table(("due (UTC)", "outcome", "why or end", "job or run"), cells))
+        if firings:
+            self.show(_firing_table(firings[:_SHOWN]))
+        if len(firings) > _SHOWN:
+            self.print(f"… older ones: `{command_line(f'schedule firings {schedule.name}')}`")
 
     def _preview(self, options: dict[str, Any], ports: Ports) -> None:
-        schedule, now = self._named(options), ports.clock.now()
+        now = ports.clock.now()
+        if options["file"] is None:
+            schedule = self._named(options)
+        else:
+            schedule = operations.as_if_stored(_read(options, ports))
         found = operations.fire_times_if_resumed(schedule, options["count"], now)
         if self.as_json:
             rows = [
@@ -192,7 +183,33 @@ class Command(TerminalCommand):
         if is_paused(schedule, now) and schedule.paused_until is None:
             self.print("paused: nothing is due until it is resumed; if it were resumed now:")
         for one in found:
-            self.print(f"{_time(one.fires_at)} UTC   {_local(one.local.isoformat())}")
+            due = _local(one.local.isoformat())
+            self.print(
+                f"{_time(one.fires_at)} UTC   "
+                + (due if one.fires_at == one.due_at else f"due {due}, later by its jitter")
+            )
+        if not found:
+            self.print(
+                "never due" if not schedule.error_code else f"error: {plain(schedule.error_message, 200)}"
+            )
+
+    def _firings(self, options: dict[str, Any], ports: Ports) -> None:
+        rows = Firing.objects.filter(schedule=self._named(options))
+        if options["outcome"] is not None:
+            rows = rows.filter(outcome=options["outcome"])
+        if options["before"] is not None:
+            rows = rows.filter(id__lt=options["before"].upper())
+        found = list(rows.order_by("-id")[: options["limit"] + 1])
+        shown = found[: options["limit"]]
+        last = shown[-1].id if len(found) > len(shown) else None
+        if self.as_json:
+            self.print_json({"results": [firing_json(one) for one in shown], "before": last})
+        elif shown:
+            self.show(_firing_table(shown))
+            if last is not None:
+                self.print(f"… older ones: --before {last}")
+        else:
+            self.print("no firing matches")
 
     def _trigger(self, options: dict[str, Any], ports: Ports) -> None:
         firing = operations.trigger(self._named(options), by=cli_actor(), ports=ports, operator=cli_actor())
@@ -270,6 +287,40 @@ class Command(TerminalCommand):
         else:
             due = f"{_time(shown['next_due_at'])} UTC" if shown["next_due_at"] else _no_next(shown)
             self.print(f"{verb} {schedule.name} of {schedule.tenant.name}: {shown['words']}; next {due}")
+
+
+def _read(options: dict[str, Any], ports: Ports) -> Schedule:
+    """Return the row of the schedule in the file, checked and not saved. Raises CommandError, Problem."""
+    name, path = options["name"], options["file"]
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from None
+    body = read_body(ScheduleBody, read_json(raw))
+    if body.name not in (None, name):
+        raise CommandError("the name in the file is another one")
+    starts = [] if body.workflow is None else [(Workflow, body.workflow.name)]
+    tenant = owner_of_new(options["tenant"], (Schedule, name), *starts)
+    try:
+        return operations.read_schedule(tenant.pk, name, body, ports=ports)
+    except Problem as problem:
+        raise CommandError(
+            f"{problem_text(problem)} (tenant {tenant.name}; --tenant names another)"
+        ) from None
+
+
+def _firing_table(firings: Sequence[Firing]) -> Table:
+    rows = [
+        (
+            _time(one.due_at) + (f" × {one.count}" if one.count > 1 else ""),
+            one.outcome,
+            one.reason or one.end_state,
+            one.job_id or one.run_id or "",
+            one.by,
+        )
+        for one in firings
+    ]
+    return table(("due (UTC)", "outcome", "why or end", "job or run", "by"), rows, gives_way=("by",))
 
 
 def _no_next(shown: dict[str, Any]) -> str:

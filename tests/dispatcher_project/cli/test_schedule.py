@@ -116,6 +116,39 @@ def test_bad_arguments_are_refused_in_one_line(arguments: tuple[str, ...], says:
     assert ran.said.startswith(says)
 
 
+def test_a_file_is_previewed_before_it_is_stored(file: str) -> None:
+    lines = schedule("preview", "nightly", file, "--count", "1").said.splitlines()
+    assert lines == ["2026-01-01 01:30:00 UTC   2026-01-01 02:30:00+01:00"]
+    Path(file).write_text(json.dumps({**NIGHTLY, "jitter_seconds": 600}))
+    assert "due 2026-01-01 02:30:00+01:00, later by its jitter" in schedule("preview", "nightly", file).said
+    Path(file).write_text(json.dumps({**NIGHTLY, "cron": "0 0 31 2 *"}))
+    assert schedule("preview", "nightly", file).said.startswith("/cron: ")
+    assert not Schedule.objects.exists()
+
+
+def test_firings_are_paged(file: str) -> None:
+    schedule("put", "nightly", file)
+    assert schedule("firings", "nightly").said == "no firing matches\n"
+    assert "would start 3" in schedule("backfill", "nightly", "--from", "3d", "--dry-run").said
+    schedule("backfill", "nightly", "--from", "12d", "--parallel")
+    schedule("trigger", "nightly")
+    assert "schedule firings nightly`\n" in schedule("show", "nightly").said
+    first = schedule("firings", "nightly", "--limit", "8", "--json").json
+    rest = schedule("firings", "nightly", "--before", first["before"].lower(), "--json").json
+    ids = [one["firing_id"] for one in first["results"] + rest["results"]]
+    assert (len(ids), ids, rest["before"]) == (13, sorted(ids, reverse=True), None)
+    assert f"--before {first['before']}" in schedule("firings", "nightly", "--limit", "8").said
+    started = schedule("firings", "nightly", "--outcome", "started", "--json").json["results"]
+    assert [one["outcome"] for one in started] == ["started"]
+
+
+def test_a_pause_ends_later_than_now(file: str) -> None:
+    schedule("put", "nightly", file)
+    refused = schedule("pause", "nightly", "--until", "2020-01-01")
+    assert "a pause ends later than that" in refused.said
+    assert not schedule("show", "nightly", "--json").json["paused"]
+
+
 def test_errors_of_the_file_name_their_places(file: str) -> None:
     Path(file).write_text(json.dumps({**NIGHTLY, "cron": "0 0 31 2 *"}))
     assert schedule("put", "nightly", file).said.startswith("/cron: ")

@@ -16,13 +16,15 @@ from gpus.leasing.clock import SharedClock
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
 from jobs.models import Job, Rollup, Tenant
+from jobs.operations.erase import erase_job_data
 from jobs.operations.jobs import retry_dead_letter
 from tests.support.factories import make_model, make_tenant
 from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
 from verification.schedule_laws import check_schedules
 from workflows import operations as workflow_operations
 from workflows.api.schedules import firing_json
-from workflows.domain.errors import BackfillRefused, TooManyBackfilled
+from workflows.domain.errors import BackfillRefused, TargetInvalid, TooManyBackfilled
+from workflows.erasing import erase_run_data
 from workflows.execution.advancer import Advancer
 from workflows.models import Run, Workflow
 from workflows.schedules import operations
@@ -67,6 +69,44 @@ def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> N
     stage.run_for(60)
     assert told(schedule) == [("skipped", "unresolved_ref", 1)]
     assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize("default", [{}, {"default": 5}])
+def test_an_erased_output_is_no_last_output(stage: Stage, default: dict[str, Any]) -> None:
+    payload = {"x": {"$ref": "last.output", **default}, "at": {"$ref": "last.due_at", "default": ""}}
+    schedule = stage.put(submit={"model": "zimg", "payload": {"prompt": "x"}})
+    stage.run_for(60)
+    stage.end_jobs(result={"secret": 7})
+    stage.put(submit={"model": "zimg", "payload": payload})
+    erase_job_data(Job.objects.get().id, ports=stage.ports)
+    stage.run_for(60)
+    if default:
+        assert Job.objects.latest("id").payload == {"x": 5, "at": "2026-01-01T00:01:00Z"}
+        return
+    firing = Firing.objects.filter(schedule=schedule).first()
+    assert firing is not None
+    assert (firing.outcome, firing.reason) == ("skipped", "last_output_erased")
+    assert "was erased: last.output selects nothing" in firing.detail
+    with pytest.raises(TargetInvalid) as refused:
+        operations.trigger(Schedule.objects.get(), by="x", ports=stage.ports)
+    assert refused.value.code == "last_output_erased"
+
+
+def test_an_erased_output_of_a_run_is_no_last_output(stage: Stage) -> None:
+    definition = {
+        "nodes": {"a": {"timer": {"seconds": 0}}},
+        "inputs": True,
+        "output": {"given": {"$ref": "inputs", "default": 1}},
+    }
+    workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
+    schedule = stage.put(workflow={"name": "film"})
+    stage.run_for(60)
+    run = Run.objects.get()
+    Run.objects.update(state="completed", finished_at=stage.clock.now(), output={"given": 1})
+    stage.put(workflow={"name": "film", "inputs": {"$ref": "last.output.given"}})
+    erase_run_data(run.id, ports=stage.ports)
+    stage.run_for(60)
+    assert told(schedule)[-1] == ("skipped", "last_output_erased", 1)
 
 
 def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:

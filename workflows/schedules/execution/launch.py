@@ -18,6 +18,7 @@ from jobs.domain.errors import Refused
 from jobs.domain.states import JobState
 from jobs.limits.submit_limits import admit
 from jobs.models import Job
+from jobs.operations.erase import is_erased
 from jobs.ports import Ports
 from jobs.reports import counters
 from jobs.reports.counters import Key, Name
@@ -27,7 +28,7 @@ from jobs.submission.submit import Submission, prepare_entries, push_and_wake
 from workflows.domain.budget import measure
 from workflows.domain.errors import TargetInvalid
 from workflows.domain.states import RunState
-from workflows.domain.template import Unresolved
+from workflows.domain.template import UNRESOLVED_REF, Unresolved
 from workflows.execution.counts import bucket
 from workflows.execution.long_outputs import shown_output
 from workflows.execution.model_access import KeyModels, common_models, models_of
@@ -40,6 +41,7 @@ from workflows.schedules.models import Firing, Schedule
 LAG_BOUNDS_SECONDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 _VALUE_BYTES = 50
 """A value in memory, beside the bytes of its JSON."""
+LAST_OUTPUT_ERASED = "last_output_erased"
 LAST_AMONG = 20
 """Newest firings among which the last completed one is looked for."""
 
@@ -142,8 +144,8 @@ def prepare(schedule: Schedule, due_at: datetime, ports: Ports, key_models: KeyM
     that asks for it; the schedule's own apply, too. Raises Refused."""
     target: Mapping[str, Any] = schedule.target
     scope: dict[str, Any] = {DUE_AT: text_of(due_at)}
-    if LAST in names_used(target):
-        scope[LAST] = last_of(schedule)
+    last = last_of(schedule) if LAST in names_used(target) else Last()
+    scope[LAST] = last.value
     try:
         body = resolved(target, scope)
         models = common_models(models_of(schedule.key_models), key_models)
@@ -153,6 +155,9 @@ def prepare(schedule: Schedule, due_at: datetime, ports: Ports, key_models: KeyM
             return Launch(submission=_submission(schedule, body, models, ports), weight=weight)
         return Launch(run=_run(schedule, body, models, ports), weight=weight)
     except Unresolved as error:
+        if last.is_erased and error.code == UNRESOLVED_REF:
+            why = f"The output of the last completed firing was erased: {error}."
+            raise TargetInvalid(why, code=LAST_OUTPUT_ERASED) from None
         raise TargetInvalid(str(error), code=error.code) from None
     except Problem as problem:  # of a body that an earlier version of this code had accepted
         places = ", ".join(f"{error.pointer}: {error.detail}" for error in problem.errors)
@@ -186,11 +191,19 @@ def _run(schedule: Schedule, body: Mapping[str, Any], models: KeyModels, ports: 
     )
 
 
-def last_of(schedule: Schedule) -> dict[str, Any] | None:
-    """Return the last firing that completed, for references: `due_at` and `output`, of a long one the
-    reference to its artifact. None: there is none."""
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last firing that completed. value: for references: `due_at` and `output`, of a long one the
+    reference to its artifact; None: there is none. is_erased: its output was; then that is null."""
+
+    value: dict[str, Any] | None = None
+    is_erased: bool = False
+
+
+def last_of(schedule: Schedule) -> Last:
+    """Return the last firing of a schedule that completed."""
     if schedule.pk is None:
-        return None
+        return Last()
     newest = list(Firing.objects.filter(schedule=schedule, outcome=Outcome.STARTED.value)[:LAST_AMONG])
     jobs = dict(
         Job.objects.filter(
@@ -204,10 +217,12 @@ def last_of(schedule: Schedule) -> dict[str, Any] | None:
     )
     for one in newest:
         if one.job_id in jobs:
-            output = Job.objects.values_list("result", flat=True).get(id=one.job_id)
+            output = Job.objects.filter(id=one.job_id).values_list("result", flat=True).first()
         elif one.run_id in runs:
-            output = shown_output(Run.objects.only("output", "output_artifact").get(id=one.run_id))
+            run = Run.objects.only("output", "output_artifact").filter(id=one.run_id).first()
+            output = None if run is None else shown_output(run)
         else:
             continue
-        return {DUE_AT: text_of(one.due_at), "output": output}
-    return None
+        erased = is_erased(output)
+        return Last({DUE_AT: text_of(one.due_at), "output": None if erased else output}, erased)
+    return Last()
