@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from foundation.signed_urls import replace_signed, without_signatures
 from gpus.protocol import Clock, Progress, parse_progress
 from gpus.runners.transport import Unreadable, check_storable
 from jobs.domain.partial_output import join_pieces
@@ -162,7 +163,10 @@ class ProgressEvents:
     def _write_all(self) -> None:
         if self._pieces or self._left_out:
             self._part += 1
-            data: dict[str, Any] = {"part": self._part, "output": join_pieces(self._pieces)}
+            data: dict[str, Any] = {
+                "part": self._part,
+                "output": replace_signed(join_pieces(self._pieces), without_signatures),
+            }
             if self._left_out:
                 data["left_out"] = self._left_out
             self._pieces, self._chars, self._left_out = [], 0, 0

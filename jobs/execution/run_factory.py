@@ -51,7 +51,8 @@ class RunFactory:
         """Make the run of a claimed attempt. on_sent: as of `RunRequest`."""
         knobs, abort = settings.DISPATCHER, Abort()
         progress_events = self._progress_events(claimed, knobs)
-        outputs = self._outputs(claimed, abort, knobs)
+        to_send = self._to_send(claimed, abort, fetches_urls=bool(knobs.fetched_urls))
+        outputs = self._outputs(claimed, abort, knobs, has_inputs=to_send is not None)
         run = AttemptRun(
             self._request(claimed, progress_events, outputs, on_sent, knobs),
             self._process.runner_for(claimed.spec),
@@ -59,7 +60,7 @@ class RunFactory:
             deadline=claimed.job["deadline_at"],
             so_far=claimed.so_far,
             data=RunData(
-                self._to_send(claimed, abort, fetches_urls=bool(knobs.fetched_urls)),
+                to_send,
                 outputs.keep,
                 knobs.artifact_save_seconds,
                 abort,
@@ -122,13 +123,16 @@ class RunFactory:
             log_limits=limits,
         )
 
-    def _outputs(self, claimed: Claimed, abort: Abort, knobs: Any) -> RunOutputs:
-        """Return what keeps the result and its files. abort: ends the reading of files."""
+    def _outputs(self, claimed: Claimed, abort: Abort, knobs: Any, *, has_inputs: bool) -> RunOutputs:
+        """Return what keeps the result and its files. abort: ends the reading of files. has_inputs: the
+        server gets signed URLs."""
         inline_bytes = inline_bytes_of(
             claimed.spec, claimed.job.get("followed_by"), knobs.inline_result_bytes
         )
         files = self._answer_files(claimed, abort) if claimed.spec.may_have_files else None
-        return RunOutputs(claimed.lease, self._ports, inline_bytes=inline_bytes, files=files)
+        return RunOutputs(
+            claimed.lease, self._ports, inline_bytes=inline_bytes, files=files, has_inputs=has_inputs
+        )
 
     def _answer_files(self, claimed: Claimed, abort: Abort) -> AnswerFiles:
         ports = self._ports

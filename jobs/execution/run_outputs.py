@@ -25,11 +25,13 @@ from artifacts.uploads import SNIFFED_BYTES, recognised_type
 from foundation.database.faults import Fault, fault_of
 from foundation.json_text import JsonText, unwrap
 from foundation.long_texts import LongTexts
+from foundation.signed_urls import may_have_signatures
 from gpus.errors import OutputNotStored, OutputRefused
 from gpus.protocol import Lease, ModelSpec
 from gpus.runners.base import SaveOutput
 from jobs.domain.errors import ArtifactStoreOfOneHost
 from jobs.execution.answer_files import AnswerFiles
+from jobs.execution.echoed_urls import without_input_urls
 from jobs.execution.group_commit import estimate_bytes
 from jobs.execution.output_errors import OutputsUnavailable, OutputsUnrecorded
 from jobs.execution.run_uploads import with_uploads
@@ -63,14 +65,21 @@ class RunOutputs:
     `save` is called during the run, `keep` once it has succeeded. Both may wait for the store.
 
     inline_bytes: a result with more bytes of JSON becomes an artifact; 0: none does. files: keeps the files
-    in the result itself; None: it has none.
+    in the result itself; None: it has none. has_inputs: the GPU server got signed URLs, which the result may
+    name.
     """
 
     def __init__(
-        self, lease: Lease, ports: Ports, *, inline_bytes: int = 0, files: AnswerFiles | None = None
+        self,
+        lease: Lease,
+        ports: Ports,
+        *,
+        inline_bytes: int = 0,
+        files: AnswerFiles | None = None,
+        has_inputs: bool = False,
     ) -> None:
         self._lease, self._ports, self._inline_bytes = lease, ports, inline_bytes
-        self._files = files
+        self._files, self._has_inputs = files, has_inputs
         self._lock = threading.Lock()
         self._saved: dict[str, SavedOutput] = {}
         self._read = 0
@@ -204,8 +213,12 @@ class RunOutputs:
             result = finish(self.save)
         elif may_name_uploads(result):
             result = self._with_uploads(result)
+        if self._has_inputs:
+            result = self._without_input_urls(result)
         if self._files is not None:
             result = self._with_files(self._files, result, long_texts)
+            if self._has_inputs and long_texts is not None:
+                result = self._without_input_urls(result)
         saved = self.saved
         secured = self._secured(saved) if saved else None
         if secured is not None:
@@ -243,6 +256,16 @@ class RunOutputs:
             raise _unavailable(error) from None
         for output in outputs:
             self.add(output)
+        return result
+
+    def _without_input_urls(self, result: Any) -> Any:
+        if not may_have_signatures(result):
+            return result
+        try:
+            result = without_input_urls(result, self._lease.job_id)
+            connection.close()
+        except DatabaseError as error:
+            raise _unavailable(error) from None
         return result
 
     def _kept_as_artifact(self, text: str, others: Secured | None) -> KeptResult:

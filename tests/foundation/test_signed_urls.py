@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
 
@@ -15,7 +16,18 @@ FOLDER = "http://box:8000/store/a/7/ab?method=GET&expires=9&signature=SECRET"
 S3 = "https://films.s3.amazonaws.com/a/7/ab?X-Amz-Expires=60&X-Amz-Signature=SECRET&x-id=GetObject"
 
 
-@pytest.mark.parametrize("url", [FOLDER, S3, FOLDER.replace("&", "&amp;"), FOLDER.replace("&", "\\u0026")])
+@pytest.mark.parametrize(
+    "url",
+    [
+        FOLDER,
+        S3,
+        FOLDER.replace("&", "&amp;"),
+        FOLDER.replace("&", "\\u0026"),
+        FOLDER.partition("?")[0] + "?signature=SECRET",
+        f"http://box/fetch?url={quote(FOLDER, safe='')}",
+        f"http://box/fetch?url={quote(FOLDER, safe='').lower()}".replace("secret", "SECRET"),
+    ],
+)
 @pytest.mark.parametrize("text", ["could not read {}", "<a href='{}'>", json.dumps({"url": "{}"})])
 def test_the_signature_is_left_out(url: str, text: str) -> None:
     quoted = text.replace("{}", url)

@@ -9,13 +9,13 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from structlog.testing import capture_logs
@@ -25,6 +25,7 @@ from artifacts.refs import ref
 from artifacts.store.contract import StoreUnavailable
 from foundation.ids import new_id
 from gpus.errors import BadInput
+from gpus.models import ModelConfig
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import artifact_inputs
 from jobs.models import Attempt, Event, Job
@@ -38,10 +39,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @dataclass
 class ReadingServer:
-    """A model server that reads the URL `image` of its payload, and answers the hash of what it got."""
+    """A model server that reads the URL `image` of its payload, and answers the hash of what it got. result:
+    of a payload, in place of that."""
 
     url: str = ""
     payloads: list[Any] = field(default_factory=list)
+    result: Callable[[Any], Any] | None = None
 
 
 @contextmanager
@@ -56,7 +59,8 @@ def reading_server() -> Iterator[ReadingServer]:
             if "image" in payload:
                 with urllib.request.urlopen(payload["image"], timeout=30) as answer:
                     digest = hashlib.sha256(answer.read()).hexdigest()
-            body = json.dumps({"status": "success", "result": {"sha256": digest}}).encode()
+            result = {"sha256": digest} if seen.result is None else seen.result(payload)
+            body = json.dumps({"status": "success", "result": result}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -219,3 +223,59 @@ def test_an_artifact_that_the_job_does_not_use_gets_no_url(shop, server) -> None
     shop.worker().work("m")
     wait_for(lambda: state(job) == JobState.FAILED)
     assert server.payloads == []
+
+
+OTHERS = "https://films.s3.amazonaws.com/a/7/" + "0" * 64 + "?X-Amz-Signature=theirs"
+
+
+def echo(payload: Any) -> Any:
+    url = payload["image"]
+    return {
+        "image": url,
+        "films": [url, {"film": url}],
+        "text": f"read {url}, and wrote the film",
+        "encoded": f"http://box/fetch?url={quote(url, safe='')}",
+        "html": f'<img src="{url.replace("&", "&amp;")}">',
+        url: 1,
+        "other": OTHERS,
+        "plain": url.partition("?")[0],
+    }
+
+
+@pytest.mark.parametrize("inline_bytes", [256 * 1024, 200])
+def test_a_result_that_echoes_the_url_of_an_input_is_stored_without_it(
+    shop, server, settings, inline_bytes
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=inline_bytes)
+    row = stored(shop, b"picture")
+    server.result = echo
+    job = submit(shop, row, {"image": ref(row.pk)})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.COMPLETED)
+    job.refresh_from_db()
+    result = job.result
+    if inline_bytes == 200:
+        of_result = Artifact.objects.get(pk=result["$artifact"])
+        result = json.loads(b"".join(shop.ports.artifact_store.chunks(of_result.key)))
+    [payload] = server.payloads
+    signature = payload["image"].rpartition("signature=")[2]
+    assert len(signature) == 40
+    assert signature not in json.dumps(result)
+    assert result["image"] == ref(row.pk)
+    assert result["films"] == [ref(row.pk), {"film": ref(row.pk)}]
+    assert result["other"] == OTHERS, "another store's"
+    assert result["plain"] == payload["image"].partition("?")[0]
+    assert len(result) == len(echo(payload))
+    assert urlsplit(payload["image"]).path in result["text"]
+
+
+def test_a_file_of_a_result_may_be_an_input(shop, server) -> None:
+    """Its URL is of a store that no worker reads URLs of."""
+    row = stored(shop, b"picture")
+    ModelConfig.objects.filter(name="m").update(output_files=["image"])
+    server.result = lambda payload: {"image": payload["image"]}
+    job = submit(shop, row, {"image": ref(row.pk)})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) in (JobState.COMPLETED, JobState.FAILED))
+    job.refresh_from_db()
+    assert (job.error_message, job.result) == ("", {"image": ref(row.pk)})

@@ -95,6 +95,15 @@ def test_pieces_that_are_no_text_stay_pieces() -> None:
     assert buffer.output == [{"reasoning": "hm, yes"}, "So it is", {"preview": [1]}, [2], None]
 
 
+def test_output_has_no_signatures_of_urls() -> None:
+    buffer = Buffer()
+    url = "http://box/store/a/7/ab?expires=9&signature="
+    buffer.say(f"reading {url[:-3]}", "re=SECRET ", {"image": [f"{url}SECRET"]})
+    buffer.clock.move(1.0)
+    buffer.news.write_if_due()
+    assert buffer.output == [f"reading {url}… ", {"image": [f"{url}…"]}]
+
+
 def test_excess_output_is_left_out_and_counted() -> None:
     buffer = Buffer()
     buffer.say("x" * 40_000, "y" * 40_000, "z")

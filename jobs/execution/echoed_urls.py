@@ -1,0 +1,31 @@
+"""URLs of a run's inputs that its result names. They were signed for its GPU server, so they are not stored:
+a URL becomes the reference that it was made of, and one inside a text loses its signature."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from artifacts.models import Artifact
+from artifacts.refs import ref
+from foundation.json_text import unwrap
+from foundation.signed_urls import replace_signed, without_signatures
+
+_HASHES = re.compile(r"(?=([0-9a-f]{64}))")
+_URL = re.compile(r"https?://[^\s?]*/a/[1-9][0-9]{0,18}/([0-9a-f]{64})\?\S*\Z")
+"""Of an object in a store, as a whole text."""
+
+
+def without_input_urls(result: Any, job_id: str) -> Any:
+    """Return a result without signed URLs of artifacts that its job uses. URLs of other stores stay."""
+    rows = Artifact.objects.filter(uses__job=job_id).values_list("sha256", "pk")
+    inputs = dict(rows)
+
+    def new(text: str) -> Any:
+        found = _URL.match(text)
+        if found is not None and found[1] in inputs:
+            return ref(inputs[found[1]])
+        names_input = any(one in inputs for one in _HASHES.findall(text))
+        return without_signatures(text) if names_input else text
+
+    return replace_signed(unwrap(result), new) if inputs else result
