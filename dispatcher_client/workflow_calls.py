@@ -314,10 +314,19 @@ class WorkflowCalls(Calls):
             f"{_run_path(run_id)}/waits/{quote(key, safe='')}", _read_run, {"answer": answer}
         )
 
-    async def signal(self, name: str, body: Any = None, *, run_id: str | None = None) -> int:
-        """Send a signal to the runs that wait for it, or to one of them; return how many nodes took it."""
+    async def signal(
+        self,
+        name: str,
+        body: Any = None,
+        *,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Send a signal to the runs that wait for it, or to one of them; return how many nodes took it. All
+        tries carry one idempotency key (a new one by default): a second one reaches no further nodes."""
         sent = {"body": body} if run_id is None else {"body": body, "run_id": run_id}
-        return await self._post(f"/signals/{quote(name, safe='')}", read_taken, sent)
+        headers = {"Idempotency-Key": key_of_request(idempotency_key)}
+        return await self._post(f"/signals/{quote(name, safe='')}", read_taken, sent, headers)
 
 
 def _read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str | None]:

@@ -138,6 +138,13 @@ class Workflows:
         """Answer a human node. Raises `Conflict`, `Invalid`."""
         return run_blocking(self._calls.answer(run_id, key, answer))
 
-    def signal(self, name: str, body: Any = None, *, run_id: str | None = None) -> int:
-        """Send a signal to the runs that wait for it; return how many nodes took it."""
-        return run_blocking(self._calls.signal(name, body, run_id=run_id))
+    def signal(
+        self,
+        name: str,
+        body: Any = None,
+        *,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Send a signal to the runs that wait for it, exactly once; return how many nodes took it."""
+        return run_blocking(self._calls.signal(name, body, run_id=run_id, idempotency_key=idempotency_key))

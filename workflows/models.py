@@ -336,6 +336,23 @@ class Wait(models.Model):
         return f"{self.node_id} {self.kind}"
 
 
+class SentSignal(models.Model):
+    """A signal that was sent with an Idempotency-Key. fingerprint: of the request. taken: nodes that took it.
+    Written in the transaction that ends their waits; deleted by the sweep `old_signals`."""
+
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=255)
+    fingerprint = models.CharField(max_length=64)
+    taken = models.PositiveIntegerField(default=0)
+    sent_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "key"], name="one_signal_per_key")]
+
+    def __str__(self) -> str:
+        return self.key
+
+
 class RunEvent(models.Model):
     """An event of a run. seq: from 1, in the order of commits."""
 

@@ -1,5 +1,5 @@
 """What people and clients do with workflows: store definitions; start, cancel, pause and restart runs; answer
-waits."""
+questions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foundation.json_text import canonical_json, same_value
 from foundation.stored_schema import document_of
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
-from jobs.domain.errors import IdempotencyConflict, Refused
+from jobs.domain.errors import IdempotencyConflict
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
 from jobs.models import ApiKey, EndNotice
 from jobs.ports import Ports
@@ -52,7 +52,7 @@ from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.recursion import refuse_recursion
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
-from workflows.execution.waits import end_waits, size_of_answer, write_ends
+from workflows.execution.waits import size_of_answer, write_ends
 from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of
 
 RESERVED_NAME = "runs"
@@ -603,47 +603,3 @@ def _open_questions(run: Run) -> str:
         return "No node waits for an answer."
     more = ", …" if len(keys) > 5 else ""
     return f"These wait for an answer: {', '.join(keys[:5])}{more}."
-
-
-SIGNAL_BATCH = 500
-"""Waits that one transaction of a signal ends."""
-
-
-def send_signal(
-    tenant_id: int,
-    name: str,
-    body: Any,
-    *,
-    ports: Ports,
-    run_id: str | None = None,
-    by: str | None = None,
-) -> int:
-    """Give a signal to all waits of the tenant's runs for it, or of one run; return how many there were.
-
-    Waits whose schema the body does not match are left. by: the operator, for the audit. Raises
-    AnswerInvalid if that is all of them.
-    """
-    size_of_answer(body, "/body")
-    waits = Wait.objects.select_related("node").filter(
-        kind=NodeKind.SIGNAL.value, signal=name, answered_at=None, node__run__tenant_id=tenant_id
-    )
-    if run_id is not None:
-        waits = waits.filter(node__run_id=run_id)
-    matching, refusal = list[Wait](), None
-    for wait in waits.order_by("node_id"):
-        try:
-            check_value(wait.options.get("body_schema", True), body, ports, "")
-        except Refused as error:
-            refusal = error
-            continue
-        matching.append(wait)
-    if matching:  # before its batches, of which each is a transaction
-        target = f"run:{run_id}" if run_id is not None else f"signal:{name}"
-        record(by, "send_signal", target, tenant=tenant_id, signal=name, waits=len(matching))
-    taken = 0
-    for first in range(0, len(matching), SIGNAL_BATCH):
-        batch = matching[first : first + SIGNAL_BATCH]
-        taken += end_waits(batch, NodeState.COMPLETED, body, by="signal", ports=ports)
-    if refusal is not None and not taken:
-        raise refusal
-    return taken

@@ -29,6 +29,7 @@ from jobs.domain.errors import Refused
 from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.models import Node, Run, Wait
+from workflows.signals import send_signal
 
 MAX_WAITS = 20
 """Forms on a page, of human nodes and of signals each."""
@@ -222,16 +223,16 @@ class WaitForms(RunActions, RowPage):
         run, wait = self._wait(run_id, node_id, NodeKind.SIGNAL)
         sent = request.POST.dict()
         try:
-            taken = operations.send_signal(
+            taken = send_signal(
                 run.tenant_id,
                 wait.signal,
                 _body_fields(wait).read(sent),
                 run_id=None if "everywhere" in sent else run.id,
                 by=actor(request),
                 ports=ports.production_ports(),
-            )
+            ).taken
         except (Unreadable, Refused) as refusal:
-            errors = _errors(refusal, "")
+            errors = _errors(refusal, "/body")
             if errors is None:
                 messages.error(request, str(refusal))
                 return page

@@ -195,6 +195,13 @@ def test_events_that_come_again_after_a_reconnect_are_yielded_once(
     assert server.asked[1].path == "/runs/R/events"
 
 
+def test_all_tries_of_a_signal_carry_one_key(server: Scripted, new_client: NewClient) -> None:
+    server.will(drop, drop, says(200, {"taken": 2}))
+    assert new_client(server.url, "the-key", retry_seconds=20).workflows.signal("paid", {"euro": 3}) == 2
+    assert len(server.asked) == 3
+    assert len(set(server.keys)) == 1
+
+
 def test_all_tries_of_a_start_carry_one_key(server: Scripted, new_client: NewClient) -> None:
     server.will(drop, drop, says(404, {"code": "unknown_workflow"}))
     with pytest.raises(NotFound):

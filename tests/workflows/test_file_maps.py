@@ -22,6 +22,7 @@ from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution import json_lines, writes
 from workflows.models import MapFile, MapState, Node, Run
+from workflows.signals import send_signal
 from workflows.sweeps import unread_notices
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -81,7 +82,7 @@ def test_an_earlier_node_may_name_the_file(theatre: Theatre) -> None:
     definition["nodes"]["list"] = {"signal": {"name": "list"}}
     run = theatre.start(definition)
     theatre.advance(run)
-    operations.send_signal(theatre.tenant.pk, "list", {"files": [ref(artifact.pk)]}, ports=theatre.ports)
+    send_signal(theatre.tenant.pk, "list", {"files": [ref(artifact.pk)]}, ports=theatre.ports)
     theatre.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [[0, 1], [1, 2]])
 

@@ -24,6 +24,7 @@ from workflows.execution.advancer import Advancer
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.writes import Writes
 from workflows.models import Node, Run
+from workflows.signals import send_signal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -164,8 +165,8 @@ def test_a_signal_ends_every_wait_for_it(theatre: Theatre) -> None:
     for run in runs:
         theatre.advance(run)
     with pytest.raises(Exception, match="sum"):
-        operations.send_signal(theatre.tenant.pk, "paid", {}, ports=theatre.ports)
-    assert operations.send_signal(theatre.tenant.pk, "paid", {"sum": 5}, ports=theatre.ports) == 2
+        send_signal(theatre.tenant.pk, "paid", {}, ports=theatre.ports)
+    assert send_signal(theatre.tenant.pk, "paid", {"sum": 5}, ports=theatre.ports).taken == 2
     for run in runs:
         theatre.to_end(run)
         assert run.output == 5

@@ -29,6 +29,7 @@ from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.retried import postponed_of_ended_runs
 from workflows.models import MapFile, Node, Run, Version, Wait, Workflow, follower_of
+from workflows.signals import send_signal
 
 STUCK_SECONDS = 60.0
 RETRY_SECONDS = 10.0
@@ -355,21 +356,19 @@ class WorkflowRuns:
         left = (wait.due_at - START).total_seconds() - world.scheduler.now if wait.due_at else math.inf
         if self._chance.random() < 0.4 and 0.0 < left < 30.0:
             world.scheduler.sleep(left - self._chance.uniform(0.0, 0.01))
-        for _ in range(2):
+        for by in ("ann", "bob"):
             answer = self._chance.choice(wait.options["choose_from"])
-            world.scheduler.spawn(world.outside, partial(self._answer_one, wait, answer))
+            world.scheduler.spawn(world.outside, partial(self._answer_one, wait, answer, by))
 
-    def _answer_one(self, wait: Wait, answer: Any) -> None:
+    def _answer_one(self, wait: Wait, answer: Any, by: str) -> None:
         run, key = wait.node.run, wait.node.key
         with suppress(ConnectionError, DatabaseError, Refused):
-            self._world.web.call(
-                lambda ports: operations.answer_wait(run, key, answer, by="people", ports=ports)
-            )
+            self._world.web.call(lambda ports: operations.answer_wait(run, key, answer, by=by, ports=ports))
             self._taken.setdefault(wait.node_id, []).append(answer)
 
     def _signal(self) -> None:
         tenant, body = self._chance.choice(self._world.tenants), {"n": self._chance.randrange(9)}
-        self._world.web.call(lambda ports: operations.send_signal(tenant, "go", body, ports=ports))
+        self._world.web.call(lambda ports: send_signal(tenant, "go", body, ports=ports))
 
     def _cancel(self) -> None:
         if self._chance.random() < 0.5:

@@ -47,6 +47,7 @@ from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Node, Run, Version, Wait
 from workflows.reports.graph import map_counts
 from workflows.reports.runs import ANY, NONE, RunFilter
+from workflows.signals import SignalKey, send_signal
 
 MOST_WAITS = 20
 DEFINITION_BODY_BYTES = 4 * 1024 * 1024
@@ -522,22 +523,32 @@ class SendSignal(WorkflowView):
         "send_signal",
         "Send a signal to the runs that wait for it",
         answers={200: answers.Taken},
-        refusals=(403,),
+        refusals=(403, 413, 429),
         body=bodies.SentSignal,
         body_required=False,
-        parameters=(SIGNAL,),
+        parameters=(SIGNAL, IDEMPOTENCY),
         tag="workflows",
-        description="A signal that no run waits for is taken by none, and is not kept.",
+        description="A signal that no run waits for is taken by none, and is not kept. A repeated request "
+        "with the same Idempotency-Key and body returns the same number, and ends no further waits. 413 "
+        "`signal_too_large`: too many nodes wait for a body of this size.",
     )
     def post(self, request: Request, name: str) -> Response:
+        text = idempotency_key(request.headers.get("Idempotency-Key"))
         body = read_optional_body(bodies.SentSignal, request.data or None)
         tenant_id = tenant_of(request)
         if not is_name(name):
             return Response({"taken": 0})
-        taken = operations.send_signal(
-            tenant_id, name, body.body, run_id=body.run_id, ports=self.ports, by=operator_of(request)
+        sent = send_signal(
+            tenant_id,
+            name,
+            body.body,
+            run_id=body.run_id,
+            key=None if text is None else SignalKey(text, fingerprint([name, request.data])),
+            ports=self.ports,
+            by=operator_of(request),
         )
-        return Response({"taken": taken})
+        headers = {"Idempotency-Replayed": "true"} if sent.replayed else {}
+        return Response({"taken": sent.taken}, headers=headers)
 
 
 # -- representations -----------------------------------------------------------------------------------------

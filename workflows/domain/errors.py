@@ -120,6 +120,21 @@ class AnswerTooLarge(Refused):
     status = 413
 
 
+class SignalTooLarge(Refused):
+    """The copies of the signal's body would be too large."""
+
+    code = "signal_too_large"
+    status = 413
+
+
+class TooManySignals(Refused):
+    """The tenant has sent as many signals with an Idempotency-Key as are kept."""
+
+    code = "too_many_signals"
+    status = 429
+    retry_after_seconds = 60.0
+
+
 class WaitExpired(Refused):
     """The time for an answer is over."""
 

@@ -17,6 +17,7 @@ from workflows.sweeps import (
     lost_ends,
     old_firings,
     old_runs,
+    old_signals,
     stalled_runs,
     unread_notices,
 )
@@ -64,6 +65,7 @@ class WorkflowSweeps:
             ),
             "old_firings": Entry(old_firings.sweep, old_firings.PERIOD_SECONDS, slow=True, any_layout=True),
             "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
+            "old_signals": Entry(old_signals.sweep, old_signals.PERIOD_SECONDS, slow=True, any_layout=True),
             "inline_versions": Entry(
                 inline_versions.sweep, inline_versions.PERIOD_SECONDS, slow=True, any_layout=True
             ),

@@ -9,8 +9,10 @@ from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.runs import find_run
 from dispatcher_project.management.commands.submit import read_payload
 from foundation.texts import counted
-from gpus.registry.audit import cli_actor, record
-from workflows import operations
+from gpus.registry.audit import cli_actor
+from jobs.api.submit import idempotency_key
+from jobs.submission.request import fingerprint
+from workflows.signals import SignalKey, send_signal
 
 TAKEN_BY_NONE = 1
 
@@ -31,19 +33,25 @@ class Command(TerminalCommand):
             "--tenant", help="to the runs of this tenant (default: operator, or the only one)"
         )
 
+        parser.add_argument(
+            "--idempotency-key", metavar="KEY", help="sent again with the same key, it ends no further waits"
+        )
+
     def act(self, options: dict[str, Any]) -> int | None:
         body = None if options["body"] is None else read_payload(options["body"])
         run = None if options["run"] is None else find_run(options["run"])
         if run is not None and options["tenant"]:
             raise CommandError("give --run or --tenant, not both")
         tenant_id = run.tenant_id if run is not None else tenant_named(options["tenant"]).pk
-        taken = operations.send_signal(
+        name, run_id, text = options["name"][:64], None if run is None else run.id, options["idempotency_key"]
+        taken = send_signal(
             tenant_id,
-            options["name"][:64],
+            name,
             body,
-            run_id=None if run is None else run.id,
+            run_id=run_id,
+            key=None if idempotency_key(text) is None else SignalKey(text, fingerprint([name, body, run_id])),
             ports=jobs.ports.production_ports(),
-        )
-        record(cli_actor(), "send_signal", f"signal:{options['name']}", taken=taken)
+            by=cli_actor(),
+        ).taken
         self.report({"taken": taken}, f"taken by {counted(taken, 'node')}")
         return None if taken else TAKEN_BY_NONE

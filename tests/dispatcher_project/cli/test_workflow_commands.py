@@ -214,7 +214,9 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     assert terminal("answer").said == "nothing waits for an answer\n"
     assert terminal("signal", "payment").status == 1
     advance(world)
-    assert terminal("signal", "payment", '{"euro": 1}', "--run", run_id).said == "taken by 1 node\n"
+    for _ in range(2):
+        sent = terminal("signal", "payment", '{"euro": 1}', "--run", run_id, "--idempotency-key", "k")
+        assert sent.said == "taken by 1 node\n"
     advance(world)
     assert terminal("run", run_id, "--json").json["output"] == {"best": "b"}
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}

@@ -292,6 +292,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "ended_firings",
         "old_firings",
         "old_runs",
+        "old_signals",
         "inline_versions",
         "stalled_runs",
         "unread_notices",
