@@ -4,7 +4,7 @@ backfill, cancel of backfills, pause and resume. Clients store schedules through
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -18,23 +18,20 @@ from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from admin_ui.actions.operations import actor, back_to
-from admin_ui.pages.workflows import run_link
+from admin_ui.pages.backfill import BackfillPage, MomentField
+from admin_ui.pages.calendar_strip import calendar_strip
 from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyAdmin, sees_payloads
-from admin_ui.parts.formatting import badge, job_link, json_block, list_link, page_link, tenant_link
+from admin_ui.parts.formatting import badge, job_link, json_block, list_link, page_link, run_link, tenant_link
+from admin_ui.parts.submit_form import new_key
 from admin_ui.parts.typed_decorators import column, operation
-from foundation.moments import read_moment
 from jobs import ports
 from jobs.domain.errors import Refused
 from workflows.schedules import operations
 from workflows.schedules.backlog import backlog_of
-from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
 
 SHOWN = 10
-STRIP_HOURS = 24
-"""The strip shows so many hours back, and as many ahead."""
-MAX_TICKS = 500
 OUTCOME_LABELS = {"started": "success", "waiting": "info", "skipped": "warning", "missed": "danger"}
 STATE_LABELS = {"active": "success", "paused": "warning", "error": "danger"}
 
@@ -52,33 +49,32 @@ def _now() -> datetime:
     return ports.production_ports().clock.now()
 
 
-class _TimeField(forms.CharField):
-    widget = UnfoldAdminTextInputWidget
+class PauseForm(BaseDialogForm):  # type: ignore[misc]
+    """How long to pause, and why."""
 
-    def clean(self, value: Any) -> datetime:
-        text = super().clean(value)
-        try:
-            return read_moment(text, _now()) if text else _now()
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
-
-
-class BackfillForm(BaseDialogForm):  # type: ignore[misc]
-    """The time span of a backfill."""
-
-    begin = _TimeField(
-        label="From", help_text="First due time, such as 2026-02-01T00:00 (UTC), or 2h, 7d for that long ago."
-    )
-    end = _TimeField(label="To", help_text="Last due time, the same; empty: now.", required=False)
-    parallel = forms.BooleanField(
-        label="In parallel",
+    until = MomentField(
         required=False,
-        help_text="Do not wait for each other: needed if runs wait for people.",
+        ahead=True,
+        help_text="When it goes on by itself: 2026-02-01T00:00 (UTC), or 2h, 7d from now. Empty: when it is "
+        "resumed.",
     )
+    reason = forms.CharField(required=False, max_length=200, widget=UnfoldAdminTextInputWidget)
+
+    def clean_until(self) -> datetime | None:
+        until: datetime | None = self.cleaned_data["until"]
+        if until is not None and until <= _now():
+            raise forms.ValidationError("This time has passed.")
+        return until
+
+
+class TriggerForm(BaseDialogForm):  # type: ignore[misc]
+    """key: makes a second click harmless."""
+
+    key = forms.CharField(widget=forms.HiddenInput, max_length=64, initial=new_key)
 
 
 @admin.register(Schedule)
-class SchedulePages(ReadOnlyAdmin):
+class SchedulePages(BackfillPage, ReadOnlyAdmin):
     about = (
         "Schedules start jobs and workflow runs at their due times. Clients store them through the API or "
         "by the command schedule."
@@ -198,6 +194,25 @@ class SchedulePages(ReadOnlyAdmin):
     def has_change_rows_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return bool(request.user.has_perm("schedules.change_schedule"))
 
+    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Return True if the user may resume the schedule, and it is paused, has an error, or waits for a
+        clock that was ahead."""
+        schedule, now = self._schedule_to_change(request, object_id), _now()
+        return schedule is not None and (
+            bool(schedule.error_code) or is_paused(schedule, now) or operations.is_ahead(schedule, now)
+        )
+
+    def has_cancel_backfills_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        schedule = self._schedule_to_change(request, object_id)
+        return schedule is not None and backlog_of(schedule, _now()).backfills is not None
+
+    def _schedule_to_change(self, request: HttpRequest, object_id: Any) -> Schedule | None:
+        """The schedule; None without permission."""
+        found: Schedule | None = None
+        if self.has_change_rows_permission(request):
+            found = self.get_object(request, object_id)
+        return found
+
     # -- actions ---------------------------------------------------------------------------------------------
 
     @operation("Start now", permissions=["change_rows"])
@@ -217,58 +232,35 @@ class SchedulePages(ReadOnlyAdmin):
         permissions=["change_rows"],
         icon="play_arrow",
         confirm=("Start the target now?", "Also if an earlier firing still runs.", "Start"),
+        form_class=TriggerForm,
     )
     def trigger_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        return _one(request, object_id, _trigger, "started")
+        key = operations.RequestKey(form.cleaned_data["key"])
+        return _one(request, object_id, lambda schedule, by: _trigger(schedule, by, key), "started")
 
     @operation(
         "Pause",
         permissions=["change_rows"],
         icon="pause",
-        confirm=("Pause this schedule?", "Its due times are skipped until it is resumed.", "Pause"),
+        confirm=("Pause this schedule?", "Its due times are skipped during the pause.", "Pause"),
+        form_class=PauseForm,
     )
     def pause_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        return _one(request, object_id, _pause, "paused")
+        until, reason = form.cleaned_data["until"], form.cleaned_data["reason"]
+        return _one(request, object_id, lambda schedule, by: _pause(schedule, by, until, reason), "paused")
 
     @operation(
         "Resume",
-        permissions=["change_rows"],
-        icon="resume",
+        permissions=["resume"],
+        icon="play_circle",
         confirm=("Resume this schedule?", "Due times of the pause are not started.", "Resume"),
     )
     def resume_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _one(request, object_id, _resume, "resumed")
 
     @operation(
-        "Backfill",
-        permissions=["change_rows"],
-        icon="history",
-        confirm=(
-            "Start past due times again?",
-            "All due times of the span, beside the schedule's own ones.",
-            "Start them",
-        ),
-        form_class=BackfillForm,
-    )
-    def backfill_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        begin, end = form.cleaned_data["begin"], form.cleaned_data["end"]
-
-        def backfill(schedule: Schedule, by: str) -> None:
-            operations.backfill(
-                schedule,
-                begin,
-                end,
-                by=by,
-                operator=by,
-                ports=ports.production_ports(),
-                parallel=form.cleaned_data["parallel"],
-            )
-
-        return _one(request, object_id, backfill, "backfilled")
-
-    @operation(
         "Cancel backfills",
-        permissions=["change_rows"],
+        permissions=["cancel_backfills"],
         icon="block",
         confirm=(
             "Cancel the backfills that wait?",
@@ -284,12 +276,14 @@ _FIRING_HEADS = ("Due (UTC)", "Outcome", "Why or end", "Started")
 _Act = Callable[[Schedule, str], Any]
 
 
-def _trigger(schedule: Schedule, by: str) -> None:
-    operations.trigger(schedule, by=by, operator=by, ports=ports.production_ports())
+def _trigger(schedule: Schedule, by: str, key: operations.RequestKey | None = None) -> None:
+    operations.trigger(schedule, by=by, operator=by, key=key, ports=ports.production_ports())
 
 
-def _pause(schedule: Schedule, by: str) -> None:
-    operations.pause_schedule(schedule, ports=ports.production_ports(), reason=f"by {by}", operator=by)
+def _pause(schedule: Schedule, by: str, until: datetime | None = None, reason: str = "") -> None:
+    operations.pause_schedule(
+        schedule, ports=ports.production_ports(), until=until, reason=reason or f"by {by}", operator=by
+    )
 
 
 def _resume(schedule: Schedule, by: str) -> None:
@@ -324,43 +318,6 @@ def started_link(firing: Firing) -> SafeString | str:
     if firing.job_id:
         return job_link(firing.job_id)
     return run_link(firing.run_id) if firing.run_id else "–"
-
-
-def calendar_strip(schedule: Schedule, now: datetime) -> SafeString:
-    """Return an SVG of the last and the next hours: a tick for each firing and each due time."""
-    span = timedelta(hours=STRIP_HOURS)
-    begin, width = now - span, 2 * STRIP_HOURS * 3600
-
-    def tick(at: datetime, kind: str) -> tuple[str, str, str]:
-        left = 100 * (at - begin).total_seconds() / width
-        return f"{min(99.7, max(0.0, left)):.2f}%", f"tick tick-{kind}", f"{at:%a %H:%M:%S} {kind}"
-
-    past = Firing.objects.filter(schedule=schedule, due_at__gte=begin)[:MAX_TICKS]
-    ticks = [tick(one.due_at, one.outcome) for one in past]
-    for one in operations.fire_times(schedule, MAX_TICKS, now):
-        if one.fires_at > now + span:
-            break
-        ticks.append(tick(one.fires_at, "due"))
-    drawn = format_html_join(
-        "", '<rect x="{}" y="4" width="3" height="24" class="{}"><title>{}</title></rect>', ticks
-    )
-    hours = [begin + timedelta(hours=hour) for hour in range(0, 2 * STRIP_HOURS, 6)]
-    labels = format_html_join(
-        "",
-        '<text x="{}" y="44" class="tick-hour">{}</text>',
-        ((f"{100 * number / len(hours):.2f}%", f"{at:%a %H:%M}") for number, at in enumerate(hours)),
-    )
-    counts = ", ".join(
-        f"{sum(one.outcome == outcome for one in past)} {outcome.value}" for outcome in Outcome
-    )
-    return format_html(
-        '<svg class="strip" width="100%" height="48" role="img" aria-label="{}">'
-        '<rect x="0" y="4" width="100%" height="24" class="strip-well"/>'
-        '<rect x="50%" y="0" width="1" height="32" class="tick-now"><title>now</title></rect>{}{}</svg>',
-        f"Last {STRIP_HOURS} hours: {counts}",
-        drawn,
-        labels,
-    )
 
 
 @admin.register(Firing)

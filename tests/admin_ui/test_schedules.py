@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.messages import get_messages
@@ -10,8 +12,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from foundation.ids import new_id
 from gpus.models import AuditEntry, ModelConfig, Pool
 from jobs.models import Job
+from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
 
 from .rows import fill
@@ -66,28 +70,122 @@ def test_actions_start_pause_and_resume_and_are_audited(operator: Client) -> Non
     ]
 
 
-def test_a_backfill_asks_for_its_span(operator: Client) -> None:
-    schedule = Schedule.objects.get()
-    address = reverse("admin:schedules_schedule_backfill_one", args=[schedule.pk])
-    operator.post(address, {"_form_submitted": "True", "begin": "nonsense", "end": "2025-12-03T12:00:00Z"})
-    assert not Firing.objects.exclude(by="").exists()
-    operator.post(
-        address, {"_form_submitted": "True", "begin": "2025-12-01T00:00:00Z", "end": "2025-12-03T12:00:00Z"}
-    )
+def one(client: Client, action: str, **fields: str) -> Any:
+    """Send the dialog of a button on the schedule's page."""
+    address = reverse(f"admin:schedules_schedule_{action}_one", args=[Schedule.objects.get().pk])
+    return client.post(address, {"_form_submitted": "on", **fields}, follow=True)
+
+
+def backfill_page(client: Client, **span: str) -> str:
+    address = reverse("admin:schedules_schedule_backfill_one", args=[Schedule.objects.get().pk])
+    return client.get(address, span).content.decode()
+
+
+def start_backfill(client: Client, page: str) -> None:
+    fields = dict(re.findall(r'<input type="hidden" name="(begin|end|key|parallel)" value="([^"]*)"', page))
+    client.post(reverse("admin:schedules_schedule_backfill_one", args=[Schedule.objects.get().pk]), fields)
+
+
+def test_a_backfill_counts_its_due_times_before_it_starts_them(operator: Client) -> None:
+    own = Firing.objects.count()
+    page = backfill_page(operator, begin="2025-12-01T00:00:00Z", end="2025-12-03T12:00:00Z")
+    assert "<b>3</b> due times" in page
+    assert "2025-12-03 01:30:00" in page
+    assert Firing.objects.count() == own, "it only counts"
+    start_backfill(operator, page)
     assert Firing.objects.exclude(by="").filter(outcome="waiting").count() == 3
-    assert AuditEntry.objects.filter(action="backfill_schedule").exists()
-    page = operator.get(reverse("admin:schedules_schedule_change", args=[schedule.pk])).content.decode()
-    assert "4 firings of a backfill wait" in page
-    operator.post(address, {"_form_submitted": "True", "begin": "2d", "end": "", "parallel": "on"})
+    start_backfill(operator, page)
+    assert Firing.objects.count() == own + 3, "a second click"
+    assert AuditEntry.objects.filter(action="backfill_schedule").count() == 1
+    shown = operator.get(reverse("admin:schedules_schedule_change", args=[Schedule.objects.get().pk]))
+    assert "4 firings of a backfill wait" in shown.content.decode()
+    start_backfill(operator, backfill_page(operator, begin="2d", parallel="on"))
     assert Firing.objects.filter(may_overlap=True, outcome="waiting").count() == 2
-    cancel = reverse("admin:schedules_schedule_cancel_backfills_one", args=[schedule.pk])
-    operator.post(cancel, {"_form_submitted": "True"})
+    assert "Cancel backfills" in shown.content.decode()
+    one(operator, "cancel_backfills")
     assert not Firing.objects.filter(outcome="waiting").exists()
     assert AuditEntry.objects.filter(action="cancel_backfills_of_schedule").exists()
+    assert one(operator, "cancel_backfills").status_code == 403, "none waits"
+
+
+@pytest.mark.parametrize(
+    ("span", "error"),
+    [
+        ({"begin": "nonsense"}, "is not a time such as"),
+        ({"begin": "2025-12-03", "end": "2025-12-01"}, "ends before it begins"),
+        ({"begin": "2001-01-01"}, "more than 1000 due times"),
+        ({"begin": "2099-01-01", "end": "2099-02-01"}, "No due time in this span has come"),
+        ({"begin": "0001-01-01T00:00+14:00", "end": "0001-01-02"}, ""),
+        ({"begin": "x" * 10_000}, "at most 40 characters"),
+        ({"begin": "<b>"}, "&#x27;&lt;b&gt;&#x27; is not"),
+    ],
+)
+def test_a_span_that_can_not_be_backfilled_is_an_error_at_its_field(
+    operator: Client, span: dict[str, str], error: str
+) -> None:
+    before = Firing.objects.count()
+    page = backfill_page(operator, **span)
+    assert error in page
+    assert len(page) < 100_000
+    assert Firing.objects.count() == before
+
+
+def test_a_pause_has_an_end_and_a_reason(operator: Client) -> None:
+    Schedule.objects.update(handled_at=timezone.now())
+    page = reverse("admin:schedules_schedule_change", args=[Schedule.objects.get().pk])
+    assert "resume_one" not in operator.get(page).content.decode(), "it is not paused"
+    assert b"This time has passed" in one(operator, "pause", until="2001-01-01").content
+    assert Schedule.objects.get().paused_from is None
+    one(operator, "pause", until="7d", reason="<b>moving</b>")
+    schedule = Schedule.objects.get()
+    assert schedule.paused_until is not None
+    assert timedelta(days=6) < schedule.paused_until - timezone.now() < timedelta(days=8)
+    shown = operator.get(page).content.decode()
+    assert f"until {schedule.paused_until:%Y-%m-%d %H:%M} UTC: &lt;b&gt;moving" in shown
+    assert "resume_one" in shown
+    one(operator, "resume")
+    assert one(operator, "resume").status_code == 403
+    assert not is_paused(Schedule.objects.get(), timezone.now())
+
+
+def test_a_second_click_starts_no_second_job(operator: Client) -> None:
+    before = Job.objects.count()
+    for _ in range(2):
+        one(operator, "trigger", key="one click")
+    assert Job.objects.count() == before + 1
+
+
+def test_the_strip_says_in_words_what_it_draws(viewer: Client) -> None:
+    schedule = Schedule.objects.get()
+    now = timezone.now()
+    Firing.objects.all().delete()
+    Schedule.objects.update(cron="* * * * *", handled_at=now, next_due_at=now)
+    hour = timedelta(hours=1)
+    Firing.objects.create(
+        schedule=schedule, due_at=now - 5 * hour, until_at=now - 4 * hour, count=60, outcome="missed", at=now
+    )
+    Firing.objects.create(
+        schedule=schedule,
+        due_at=now - hour,
+        outcome="started",
+        job_id=new_id(),
+        ended_at=now,
+        end_state="failed",
+        at=now,
+    )
+    page = viewer.get(reverse("admin:schedules_schedule_change", args=[schedule.pk])).content.decode()
+    assert "Last 24 hours: 1 started, 60 missed, 1 of them failed." in page
+    assert "Next 24 hours: more than 500 due." in page
+    assert re.search(r'width="2\.08%" height="24" class="tick tick-missed"', page), "an hour of 48"
+    assert 'class="tick tick-failed"' in page
 
 
 def test_a_viewer_has_no_actions(viewer: Client) -> None:
     act(viewer, "trigger_chosen")
     act(viewer, "pause_chosen")
+    for action in ("trigger", "pause", "resume", "cancel_backfills", "backfill"):
+        assert one(viewer, action, key="k", begin="2d").status_code == 403
+    page = reverse("admin:schedules_schedule_change", args=[Schedule.objects.get().pk])
+    assert "Start now" not in viewer.get(page).content.decode()
     assert Schedule.objects.get().paused_from is None
     assert not Firing.objects.filter(outcome="started", backfill="").exists()
