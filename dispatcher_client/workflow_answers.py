@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .answers import Reason, StartsIn
 from .errors import DispatcherError, NoAnswer
 from .job import FINAL
 
@@ -149,6 +150,58 @@ class RunNode:
     started_at: datetime | None
     finished_at: datetime | None
     items: MapItems | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunReason:
+    """A reason why a run waits. node: the one that waits; None: the run as a whole. until: when the wait ends
+    by itself. position, starts_in, reasons: of the waiting job, as of `Client.explain`."""
+
+    code: str
+    message: str
+    node: str | None
+    job_id: str | None
+    child_run_id: str | None
+    until: datetime | None
+    position: int | None
+    starts_in: StartsIn | None
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndsIn:
+    """When a run will probably end. seconds: from now, if each answer came at once; at least so many where
+    `unknown` names nodes; None: no time is known. unanswered_seconds: if no answer came, and each wait lasted
+    until it expires; None: unknown, or for ever. path: nodes on the longest path. answers: nodes that wait
+    for people or signals. unknown: nodes without a learnt time, and those whose job can't start for now.
+    misses_deadline: the run's deadline comes first. held: paused or cancelling: why no time is given."""
+
+    seconds: float | None
+    unanswered_seconds: float | None
+    path: tuple[str, ...]
+    answers: tuple[str, ...]
+    unknown: tuple[str, ...]
+    misses_deadline: bool
+    held: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """GPU-seconds of the ended attempts of all rounds, in all and by node, with those of sub-runs."""
+
+    gpu_seconds: float
+    nodes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunExplanation:
+    """Why a run waits, when it will end, and what it cost. ends_in: None: it has ended."""
+
+    run_id: str
+    status: str
+    reasons: tuple[RunReason, ...]
+    ends_in: EndsIn | None
+    cost: RunCost
 
 
 class RunFailed(DispatcherError):

@@ -20,6 +20,7 @@ from .workflow import Workflow
 from .workflow_answers import (
     Run,
     RunDataErased,
+    RunExplanation,
     RunFailed,
     RunNode,
     RunNotOver,
@@ -195,6 +196,12 @@ class WorkflowCalls(Calls):
     async def get_run(self, run_id: str) -> Run:
         """Return the run."""
         return await self._get(_run_path(run_id), _read_run)
+
+    async def explain(self, run_id: str) -> RunExplanation:
+        """Return why a run waits, when it will probably end, and what it cost."""
+        return await self._get(
+            f"{_run_path(run_id)}/explain", lambda document: read_answer(RunExplanation, document)
+        )
 
     async def runs(self, **wanted: Unpack[RunFilters]) -> AsyncGenerator[Run, None]:
         """Yield the tenant's runs, newest first, without inputs and outputs; one request per page. wanted:

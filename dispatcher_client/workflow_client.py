@@ -11,6 +11,7 @@ from .workflow import Workflow
 from .workflow_answers import (
     Run,
     RunDataErased,
+    RunExplanation,
     RunNode,
     WorkflowSummary,
     WorkflowVersion,
@@ -88,6 +89,10 @@ class Workflows:
     def get_run(self, run_id: str) -> Run:
         """Return the run."""
         return run_blocking(self._calls.get_run(run_id))
+
+    def explain(self, run_id: str) -> RunExplanation:
+        """Return why a run waits, when it will probably end, and what it cost."""
+        return run_blocking(self._calls.explain(run_id))
 
     def runs(self, **wanted: Unpack[RunFilters]) -> Iterator[Run]:
         """Yield the tenant's runs, newest first, without inputs and outputs. wanted: `RunFilters`."""

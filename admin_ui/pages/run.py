@@ -89,7 +89,7 @@ def view_of(run: Run, now: datetime) -> RunView:
     rows = _rows(run, graph, cost, now)
     reasons = [] if over else explain_run(run, plan, graph, real)
     total = ((run.finished_at or now) - run.created_at).total_seconds()
-    ends = forecast(run, plan, graph, real)
+    ends = forecast(run, plan, graph, real, reasons=reasons)
     left_out, last = len(graph.nodes) - len(rows), plan.on_failure.key if plan.on_failure else ""
     return RunView(run, graph, rows, left_out, reasons, ends, cost, over, total, last)
 

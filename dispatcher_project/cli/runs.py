@@ -17,6 +17,7 @@ from jobs.domain.access import Principal
 from workflows.api.views import nodes_json, run_json, runs_visible_to, summary_json
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, RunEvent
+from workflows.reports.forecast import PAUSED
 from workflows.reports.graph import MapCounts, map_counts
 
 if TYPE_CHECKING:
@@ -120,24 +121,42 @@ def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
     if run.state == RunState.RUNNING:
         for reason in why["reasons"][:MAX_REASONS]:
             at = (f"{reason['node']}: ", "bold") if reason["node"] else ""
-            lines.append(
-                line(at, (reason["code"], "yellow"), f": {plain(reason['message'], 300)}", wraps=True)
-            )
+            message = plain(reason["message"], 300) + _place(reason)
+            lines.append(line(at, (reason["code"], "yellow"), f": {message}", wraps=True))
     if (ends := why["ends_in"]) is not None:
-        unknown = (
-            f"no run times are known yet of {', '.join(ends['unknown'][:10])}" if ends["unknown"] else ""
-        )
-        if ends["seconds"] is None:
-            lines.append(line(f"ends in: unknown, {unknown}", wraps=True))
-        else:
-            least = "at least " if unknown else "about "
-            answers = ", without the waits for answers" if ends["answers"] else ""
-            text = f"ends in {least}{age(ends['seconds'])}{answers}"
-            lines.append(line(text + (f"; {unknown}" if unknown else ""), wraps=True))
+        lines.append(line(f"ends in {_end(ends)}", wraps=True))
     page = run_json(run, operator())["urls"]["page"]
     shown = f"  page {settings.DISPATCHER.public_url}{page}" if page else ""
     lines.append(line(f"cost {why['cost']['gpu_seconds']:.1f} GPU-seconds{shown}", wraps=True))
     return lines
+
+
+def _place(reason: dict[str, Any]) -> str:
+    """Return where the job of a reason is in its queue, when it starts, and when the wait ends."""
+    told = []
+    if reason["position"] is not None:
+        told.append(f"position {reason['position']}")
+    if reason["starts_in"] is not None:
+        told.append(f"starts in about {age(reason['starts_in']['p50_seconds'])}")
+    if reason["until"] is not None:
+        told.append(f"until {reason['until']:%Y-%m-%d %H:%M:%S} UTC")
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _end(ends: dict[str, Any]) -> str:
+    """Return when a run ends, in words. ends: as in `explanation_json`."""
+    if ends["held"] is not None:
+        return f"unknown: the run is {'paused' if ends['held'] == PAUSED else 'being cancelled'}"
+    unknown = f"no time is known yet of {', '.join(ends['unknown'][:10])}" if ends["unknown"] else ""
+    if ends["seconds"] is None:
+        return f"unknown: {unknown}"
+    text = f"{'at least ' if unknown else 'about '}{age(ends['seconds'])}"
+    if ends["answers"]:
+        latest = ends["unanswered_seconds"]
+        text += ", if answers come at once" + ("" if latest is None else f" (without any: {age(latest)})")
+    if ends["misses_deadline"]:
+        text += ", after its deadline"
+    return text + (f"; {unknown}" if unknown else "")
 
 
 def newest_nodes(run: Run, *, with_children: bool) -> list[Node]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -502,3 +504,22 @@ def test_the_list_of_runs_leaves_sub_runs_out_unless_it_is_asked(admin_client: C
     assert listed(version__workflow__id__exact=str(below.version.workflow_id)) == {below.id}
     page = admin_client.get(reverse("admin:workflows_run_change", args=[above.id])).content.decode()
     assert f"?parent={above.id}" in page
+
+
+def test_the_page_says_when_a_run_ends_or_why_nobody_knows(admin_client: Client) -> None:
+    spec = {"nodes": {"ask": human(choose_from=[1], expires_seconds=600), "t": {"timer": {"seconds": 60}}}}
+    run = make_run(spec, ask="running", t="pending")
+    wait = ask(run, "ask", choose_from=[1])
+    Wait.objects.filter(pk=wait.pk).update(due_at=timezone.now() + timedelta(seconds=600))
+    Run.objects.filter(id=run.id).update(deadline_at=timezone.now() + timedelta(seconds=30))
+
+    def ends() -> str:
+        page = admin_client.get(reverse("admin:workflows_run_change", args=[run.id])).content.decode()
+        shown = page.partition("Ends in about</dt><dd>")[2].partition("</dd>")[0]
+        return re.sub("<[^>]*>", "", shown)
+
+    found = ends()
+    assert re.match(r"\S+ and answers \(\S+ without any\) after", found), found
+    assert found.endswith("after its deadline")
+    Run.objects.filter(id=run.id).update(paused_at=timezone.now())
+    assert ends() == "unknown: paused"

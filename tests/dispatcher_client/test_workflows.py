@@ -143,6 +143,21 @@ def test_a_definition_runs_without_being_stored(client: Client, world: World) ->
         client.workflows.start(wf, version=1)
 
 
+def test_a_run_is_explained(client: Client, world: World) -> None:
+    client.workflows.put("choice", CHOICE)
+    run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
+    advance_now(Advancer(world.ports), run_id)
+    why = client.workflows.explain(run_id)
+    assert why.ends_in is not None
+    assert (why.status, why.ends_in.answers, why.ends_in.held) == ("running", ("best", "paid"), None)
+    assert (why.cost.gpu_seconds, why.cost.nodes) == (0, {})
+    assert (why.reasons[0].code, why.reasons[0].node, why.reasons[0].position) == ("map", "best", None)
+    client.workflows.pause(run_id)
+    held = client.workflows.explain(run_id).ends_in
+    assert held is not None
+    assert (held.held, held.seconds) == ("paused", None)
+
+
 def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: World) -> None:
     client.workflows.put("choice", CHOICE)
     run_id = client.workflows.start("choice", {"images": ["x"]}).run_id

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from jobs.models import Attempt
+from foundation.ids import new_id
+from gpus.models import Pause
+from jobs.models import Attempt, Job, Rollup
 from jobs.operations.tenants import create_key
+from jobs.ports import Ports
+from jobs.reports.history import WINDOWS, RecentHistory
+from jobs.reports.rollups import BOUNDS_SECONDS, span_begin
+from tests.support.fakes import ManualClock
 from tests.workflows.theatre import Theatre, model
 from workflows import operations
 from workflows.domain.states import NodeState
 from workflows.models import Node, Run
 from workflows.reports.cost import cost_of
-from workflows.reports.explain import RunReason, explain_run
-from workflows.reports.forecast import forecast, longest_path
+from workflows.reports.explain import Allowance, RunReason, explain_run
+from workflows.reports.forecast import Forecast, Left, forecast, longest_path
 from workflows.reports.graph import graph_of, plan_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,6 +57,8 @@ def test_a_run_names_what_each_node_waits_for(theatre: Theatre) -> None:
         "job": "job_waiting", "ask": "answer", "sub": "sub_run", "later": "timer", "all": "map",
     }  # fmt: skip
     assert found["job"].reasons, "as the job's own explanation"
+    assert found["job"].position is not None
+    assert found["all"].position is not None, "of its first job"
     assert found["all"].message.startswith("0 of 3 items have ended, 3 are under way.")
     assert found["all"].job_id is not None
     assert found["ask"].until is not None
@@ -76,14 +85,156 @@ def test_the_forecast_is_the_longest_path_over_what_is_left(theatre: Theatre) ->
     plan = plan_of(run)
     found = forecast(run, plan, graph_of(run, plan), theatre.ports)
     assert found is not None
-    assert found.path == ["a", "b"]
+    assert found.path == ("a", "b")
+    assert found.seconds is not None
     assert 25 < found.seconds <= 30
-    assert (found.answers, found.unknown) == (["ask"], ["unknown"])
-    later = longest_path(
-        plan, graph_of(run, plan), lambda node: 100.0, timezone.now() + timedelta(seconds=40)
+    assert (found.answers, found.unknown) == (("ask",), ("unknown",))
+    assert found.unanswered_seconds is None, "the question has no expiry"
+
+
+def test_the_longest_path_begins_with_what_is_left(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": model(needs=["a"]), "c": model(), "d": model()}})
+    plan = plan_of(run)
+    left = {"a": Left(10, 10), "b": Left(5, None), "c": Left(12, 40, asks=True), "d": Left(1, 1, False)}
+    found = longest_path(plan, graph_of(run, plan), lambda node, start: left[node.key])
+    assert (found.seconds, found.path, found.answers, found.unknown) == (15, ("a", "b"), ("c",), ("d",))
+    assert found.unanswered_seconds is None
+
+
+def ends_in(theatre: Theatre, run: Run, *, after: float = 0.0) -> Forecast:
+    """The forecast of a run, by a clock that is so many seconds ahead."""
+    run.refresh_from_db()
+    plan, graph = plan_of(run), graph_of(run)
+    found = forecast(
+        run, plan, graph, ahead(theatre, after), reasons=explain_run(run, plan, graph, theatre.ports)
     )
-    assert later.path[-1] == "ask"
-    assert 255 < later.seconds <= 260, "60 s are left of a"
+    assert found is not None
+    return found
+
+
+def ahead(theatre: Theatre, seconds: float) -> Ports:
+    clock = ManualClock(at=theatre.ports.clock.now() + timedelta(seconds=seconds))
+    return replace(theatre.ports, clock=clock)
+
+
+@pytest.mark.parametrize("seconds", [{"seconds": {"$ref": "inputs.wait"}}, {"until": {"$ref": "inputs.at"}}])
+def test_a_timer_by_reference_or_until_a_time_is_known(theatre: Theatre, seconds: dict[str, Any]) -> None:
+    until = (timezone.now() + timedelta(seconds=100)).isoformat()
+    nodes = {
+        "a": {"timer": seconds},
+        "b": {"timer": seconds, "needs": ["a"]},
+        "c": {"timer": {"seconds": {"$ref": "ask.seconds", "default": 5}}},
+        "ask": {"human": {"title": "?", "form": True}},
+    }
+    run = theatre.start({"nodes": nodes}, {"wait": 50, "at": until})
+    found = ends_in(theatre, run)
+    assert found.seconds == pytest.approx(100, abs=5), "twice 50, or once until then"
+    assert found.unknown == ("c",), "the answer says how long it takes"
+    theatre.advance(run)
+    assert ends_in(theatre, run, after=40).seconds == pytest.approx(60, abs=5)
+
+
+def test_a_wait_with_an_expiry_ends_by_then(theatre: Theatre) -> None:
+    ask = {"human": {"title": "?", "choose_from": [1], "expires_seconds": 600}}
+    nodes = {
+        "ask": ask,
+        "again": {**ask, "needs": ["ask"]},
+        "last": {"timer": {"seconds": 7}, "needs": ["again"]},
+    }
+    run = theatre.start({"nodes": nodes})
+    theatre.advance(run)
+    found = ends_in(theatre, run, after=100)
+    assert (found.seconds, found.answers) == (7, ("ask", "again"))
+    assert found.unanswered_seconds == pytest.approx(500 + 600 + 7, abs=5)
+
+
+def test_a_job_that_waits_has_its_whole_time_before_it(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": model(needs=["a"])}})
+    theatre.advance(run)
+    now = theatre.ports.clock.now()
+    runs = [0] * (len(BOUNDS_SECONDS) + 1)
+    runs[BOUNDS_SECONDS.index(60.0)] = 9
+    Rollup.objects.create(
+        span_seconds=600, at=span_begin(now, 600), model="m", tenant=theatre.tenant, completed=9, runs=runs
+    )
+    theatre.ports = replace(theatre.ports, recent_history=RecentHistory())
+    learnt = theatre.ports.recent_history(WINDOWS["24h"], now).line("m").run(0.5)
+    assert learnt is not None
+    waits = ends_in(theatre, run, after=3000)
+    assert waits.seconds is not None
+    assert waits.seconds >= 2 * learnt, "however long the job has waited"
+    Job.objects.update(state="running", started_at=now, live_attempt=new_id())
+    assert ends_in(theatre, run, after=learnt / 2).seconds == pytest.approx(1.5 * learnt, abs=1)
+    assert ends_in(theatre, run, after=3000).seconds == pytest.approx(learnt, abs=1), "b alone"
+
+
+@pytest.mark.parametrize("kind", [Pause.Kind.MODEL, Pause.Kind.TENANT, Pause.Kind.SYSTEM])
+def test_a_job_that_can_not_start_has_no_known_time(theatre: Theatre, kind: Pause.Kind) -> None:
+    run = theatre.start({"nodes": {"a": model(), "t": {"timer": {"seconds": 60}}}})
+    theatre.advance(run)
+    names = {Pause.Kind.MODEL: "m", Pause.Kind.TENANT: str(theatre.tenant.pk), Pause.Kind.SYSTEM: ""}
+    Pause.objects.create(kind=kind, name=names[kind], since=timezone.now())
+    found = ends_in(theatre, run)
+    assert found.seconds == pytest.approx(60, abs=5), "at least"
+    assert found.unknown == ("a",)
+    reason = reasons(theatre, run)["a"]
+    assert (reason.starts, reason.reasons[0].code) == (None, f"{kind}_paused")
+
+
+def test_a_held_run_says_so(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"t": {"timer": {"seconds": 60}}}})
+    theatre.advance(run)
+    operations.pause_run(run.id, ports=theatre.ports)
+    assert ends_in(theatre, run) == Forecast(held="paused")
+    operations.resume_run(run.id, ports=theatre.ports)
+    assert ends_in(theatre, run).held is None
+    operations.cancel_run(run.id, ports=theatre.ports)
+    assert ends_in(theatre, run) == Forecast(held="cancelling")
+
+
+@pytest.mark.parametrize(("deadline", "misses"), [(30.0, True), (300.0, False)])
+def test_a_run_that_will_miss_its_deadline_says_so(theatre: Theatre, deadline: float, misses: bool) -> None:
+    run = theatre.start({"nodes": {"t": {"timer": {"seconds": 60}}}}, deadline_seconds=deadline)
+    theatre.advance(run)
+    assert ends_in(theatre, run).misses_deadline is misses
+
+
+def test_a_sub_run_is_looked_into(theatre: Theatre) -> None:
+    theatre.put("low", {"nodes": {"ask": {"human": {"title": "?", "form": True, "expires_seconds": 500}}}})
+    theatre.put("child", {"nodes": {"low": {"workflow": "low"}, "t": {"timer": {"seconds": 90}}}})
+    run = theatre.start(
+        {"nodes": {"sub": {"workflow": "child"}, "all": {"workflow": "low", "map": {"count": 9}}}}
+    )
+    for _ in range(4):
+        theatre.advance(run)
+        for below in Run.objects.filter(depth__gt=0):
+            theatre.advance(below)
+    found = reasons(theatre, run)
+    text = "The run of the workflow child is under way. low: The run of the workflow low is under way."
+    assert found["sub"].message == f"{text} ask: It waits for the answer of a person."
+    assert found["sub"].until is not None
+    assert found["all"].message.endswith("ask: It waits for the answer of a person.")
+    ends = ends_in(theatre, run, after=10)
+    assert ends.seconds == pytest.approx(80, abs=5)
+    assert ends.answers == ("sub",)
+    assert ends.unknown == ("all",), "no run of low has ended yet"
+    below = Run.objects.get(depth=1, parent_node__key="sub")
+    operations.pause_run(below.id, ports=theatre.ports)
+    assert reasons(theatre, run)["sub"].message.endswith("no further node starts until it is resumed.")
+    assert "sub" in ends_in(theatre, run).unknown
+
+
+def test_a_report_looks_into_so_many_sub_runs_and_jobs(theatre: Theatre) -> None:
+    theatre.put("low", {"nodes": {"j": model()}})
+    nodes = {f"n{number}": {"workflow": "low"} for number in range(12)}
+    run = theatre.start({"nodes": nodes})
+    theatre.advance(run)
+    theatre.advance(run)
+    run.refresh_from_db()
+    plan, graph, allowed = plan_of(run), graph_of(run), Allowance()
+    found = explain_run(run, plan, graph, theatre.ports, allowed)
+    assert (allowed.sub_runs, allowed.jobs, len(found)) == (0, 0, 12)
+    assert [bool(one.reasons) for one in found].count(True) == 5
 
 
 @pytest.mark.database
@@ -130,10 +281,13 @@ def test_the_api_explains_a_run(theatre: Theatre, client: Any) -> None:
     assert answer.status_code == 200, body
     assert body["reasons"][0] | {"message": ""} == {
         "code": "answer", "message": "", "node": "ask", "job_id": None, "child_run_id": None, "until": None,
-        "reasons": [],
+        "position": None, "starts_in": None, "reasons": [],
     }  # fmt: skip
     assert body["cost"] == {"gpu_seconds": 0, "nodes": {}}
-    assert body["ends_in"]["answers"] == ["ask"]
+    assert body["ends_in"] == {
+        "seconds": 0, "unanswered_seconds": None, "path": [], "answers": ["ask"], "unknown": [],
+        "misses_deadline": False, "held": None,
+    }  # fmt: skip
 
 
 @pytest.mark.database

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from foundation.http_api.json_body import Items, JsonObject, about, choices
+from foundation.http_api.json_body import Choice, Items, JsonObject, about, choices
 from foundation.http_api.openapi import Instant
 from gpus.api.answers import page_of
-from jobs.api.answers import Reason
+from jobs.api.answers import Reason, StartsIn
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 
@@ -175,6 +175,8 @@ class RunReason(TypedDict):
     job_id: str | None
     child_run_id: str | None
     until: Annotated[Instant | None, about("When the wait ends by itself.")]
+    position: Annotated[int | None, about("Of the waiting job in its queue, estimated, from 1.")]
+    starts_in: Annotated[StartsIn | None, about("Of the waiting job; null: unknown.")]
     reasons: Annotated[list[Reason], about("Of the waiting job, as by `explain_job`.")]
 
 
@@ -184,13 +186,24 @@ class EndsIn(TypedDict):
     seconds: Annotated[
         float | None,
         about(
-            "From now, by learnt run times; without waits for free GPUs. At least so many where `unknown` "
-            "names nodes; null: no time is known."
+            "From now, by learnt run times and the expected starts of waiting jobs, if each answer came at "
+            "once. At least so many where `unknown` names nodes; null: no time is known."
         ),
     ]
+    unanswered_seconds: Annotated[
+        float | None,
+        about("If no answer came, and each wait lasted until it expires; null: unknown, or for ever."),
+    ]
     path: Annotated[list[str], about("Nodes on the longest path.")]
-    answers: Annotated[list[str], about("Nodes that wait for people or signals: not counted.")]
-    unknown: Annotated[list[str], about("Nodes without a learnt time: not counted.")]
+    answers: Annotated[list[str], about("Nodes that wait for people or signals.")]
+    unknown: Annotated[
+        list[str], about("Nodes without a learnt time, and those whose job can't start for now.")
+    ]
+    misses_deadline: Annotated[bool, about("The run's deadline comes first; then the run fails.")]
+    held: Annotated[
+        Annotated[str, Choice("paused", "cancelling")] | None,
+        about("Why no time is given: the run is paused, or ends by its cancel."),
+    ]
 
 
 class RunCost(TypedDict):

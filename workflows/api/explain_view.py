@@ -15,7 +15,7 @@ from workflows.api import answers
 from workflows.api.views import RUN_ID, WorkflowView, visible_run
 from workflows.models import Run
 from workflows.reports.cost import cost_of
-from workflows.reports.explain import explain_run
+from workflows.reports.explain import RunReason, explain_run
 from workflows.reports.forecast import forecast
 from workflows.reports.graph import graph_of, plan_of
 
@@ -39,19 +39,18 @@ def explanation_json(run: Run, ports: Ports) -> dict[str, Any]:
     """Return the body of a run's explanation."""
     plan = plan_of(run)
     graph = graph_of(run, plan)
-    ends, cost = forecast(run, plan, graph, ports), cost_of(run)
-    reasons = [
-        {
-            **asdict(reason),
-            "node": reason.node or None,
-            "reasons": [asdict(one) for one in reason.reasons],
-        }
-        for reason in explain_run(run, plan, graph, ports)
-    ]
+    found = explain_run(run, plan, graph, ports)
+    ends, cost = forecast(run, plan, graph, ports, reasons=found), cost_of(run)
     return {
         "run_id": run.id,
         "status": run.state,
-        "reasons": reasons,
+        "reasons": [_reason_json(reason) for reason in found],
         "ends_in": None if ends is None else asdict(ends),
         "cost": {"gpu_seconds": cost.total, "nodes": dict(cost.by_node)},
     }
+
+
+def _reason_json(reason: RunReason) -> dict[str, Any]:
+    shown = asdict(reason)
+    starts = shown.pop("starts")
+    return {**shown, "node": reason.node or None, "starts_in": starts}

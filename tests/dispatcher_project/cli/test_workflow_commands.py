@@ -452,16 +452,40 @@ def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is
     run_id = started(world, terminal, file)
     shown = terminal("run", run_id).said
     assert "best: answer: It waits for the answer of a person." in shown
-    assert "ends in: unknown, no run times are known yet of job" in shown
+    assert "ends in unknown: no time is known yet of job" in shown
     assert "cost 0.0 GPU-seconds" in shown
     assert f"/workflows/run/{run_id}/change/" in shown
     document = terminal("run", run_id, "--json").json
     assert document["ends_in"]["seconds"] is None
     assert document["cost"]["gpu_seconds"] == 0
     assert "waiting since" in terminal("answer").said
+    terminal("run", run_id, "--pause")
+    assert "ends in unknown: the run is paused" in terminal("run", run_id).said
     terminal("run", run_id, "--cancel")
     advance(world)
     assert "run_cancelled: The run was cancelled." in terminal("run", run_id).said
+
+
+def test_a_run_says_when_its_waits_and_its_deadline_end(
+    terminal: Terminal, world: World, tmp_path: Path
+) -> None:
+    ask = {"human": {"title": "?", "choose_from": [1], "expires_seconds": 600}}
+    path = tmp_path / "asks.json"
+    path.write_text(
+        json.dumps(
+            {"nodes": {"ask": ask, "t": {"timer": {"seconds": 60}}, "j": {"model": "m", "payload": {}}}}
+        )
+    )
+    terminal("workflow", "put", str(path))
+    run_id = terminal("workflow", "run", "asks", "--deadline-seconds", "30", "--json").json["run_id"]
+    advance(world)
+    shown = " ".join(terminal("run", run_id).said.split())
+    end = r"ends in at least \S+ \S+, if answers come at once, after its deadline; no time is known yet of j"
+    assert re.search(end, shown), shown
+    assert re.search(r"ask: answer: It waits for the answer of a person\. \(until \S+ \S+ UTC\)", shown), (
+        shown
+    )
+    assert terminal("run", run_id, "--json").json["ends_in"]["misses_deadline"] is True
 
 
 def test_a_maps_row_counts_its_items(terminal: Terminal, world: World, tmp_path: Path) -> None:
