@@ -94,8 +94,8 @@ class TagUsage(models.Model):
 class SweepRun(models.Model):
     """Last completed run of a sweep; written at most every few seconds.
 
-    looked, repaired: sums over the runs since the previous write. One row is no sweep: the cursor of the
-    rollups, whose note is an event id.
+    looked, repaired: sums over the runs since the previous write. Two rows are no sweeps: the cursor of the
+    rollups, whose note is an event id, and when the database was not in use (`jobs.sweeps.absences`).
     """
 
     name = models.CharField(max_length=40, primary_key=True)

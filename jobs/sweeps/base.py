@@ -27,6 +27,8 @@ from jobs.reports.rollups import CURSOR
 log = structlog.get_logger(__name__)
 
 TICK = "tick"
+ABSENCES = "unknown_objects.absences"
+"""Name of the `SweepRun` row of `jobs.sweeps.absences`; it is no sweep."""
 """Name that stands for all sweeps that are due; also the name of beat's own row."""
 Row = TypeVar("Row")
 Moved = TypeVar("Moved")
@@ -145,7 +147,7 @@ def sweep_ages(now: datetime) -> dict[str, float]:
     """
     return {
         name: max(0.0, (now - at).total_seconds())
-        for name, at in SweepRun.objects.exclude(name=CURSOR).values_list("name", "at")
+        for name, at in SweepRun.objects.exclude(name__in=(CURSOR, ABSENCES)).values_list("name", "at")
     }
 
 

@@ -1,7 +1,9 @@
 """Objects in the store of artifacts that no row knows: late or abandoned uploads, results of dead attempts.
 
 The store is listed page by page over many runs. An object that is older than a day and has no row is removed,
-and so are uploads that began long ago and did not end. Paused while clocks disagree, and without the store.
+and so are uploads that began long ago and did not end. One that was stored while this database was not in use
+stays for a day after that: a restored backup may not be the last one. Paused while clocks disagree, and
+without the store.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from artifacts.removal import UNKNOWN_TIME, remove_unknown
 from artifacts.store.contract import Store, StoreError
 from jobs.models import Attempt
 from jobs.ports import Ports
+from jobs.sweeps.absences import note_use
 from jobs.sweeps.base import SweepCount, clocks_disagree
 
-PERIOD_SECONDS = 300.0
+NAME, PERIOD_SECONDS = "unknown_objects", 300.0
 MOST = 20_000
 """Objects per run."""
 _PAGE = 500
@@ -40,13 +43,15 @@ class UnknownObjectsSweep:
         if why := clocks_disagree(ports):
             return why
         now, store = ports.clock.now(), ports.artifact_store
+        absences = note_use(NAME, now, UNKNOWN_TIME)
         done = SweepCount()
         try:
             objects = store.objects(self._after)
             while done.looked < MOST and not done.failed and (page := list(islice(objects, _PAGE))):
-                found = remove_unknown(page, store, now, _running)
+                due = [one for one in page if not any(absence.covers(one.stored_at) for absence in absences)]
+                found = remove_unknown(due, store, now, _running)
                 notes = (f"store: {found.fault}",) if found.fault else ()
-                done += SweepCount(found.looked, found.removed, found.failed, notes)
+                done += SweepCount(len(page), found.removed, found.failed, notes)
                 self._after = page[-1].key  # what was not removed is met when the store is next listed
             if done.looked < MOST and not done.failed:
                 self._after = None

@@ -1,4 +1,5 @@
-"""Check of the store of artifacts: it can be used, and all hosts that use it see the same one."""
+"""Check of the store of artifacts: it can be used, all hosts that use it see the same one, and it has the
+objects of the newest artifacts."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ from collections.abc import Iterator
 
 from django.core.exceptions import ImproperlyConfigured
 
+from artifacts.models import Artifact
+from artifacts.store.contract import Store, StoreError
+from artifacts.store.presence import find_expected
 from artifacts.store.s3 import NoBoto
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from jobs.reports.store_hosts import store_hosts
 
 _NO_UPLOAD = "No artifact can be uploaded, and jobs can't read theirs."
 _SETTING = "DISPATCHER_ARTIFACT_STORE"
+_LOOKED_AT = 20
 
 
 def artifacts(view: View) -> Iterator[Finding]:
@@ -34,5 +39,24 @@ def artifacts(view: View) -> Iterator[Finding]:
             "Uploads and files of results are refused: processes of another host would not find them.",
             f"set {_SETTING} to s3://BUCKET, or to a folder that all hosts share (?shared=1)",
         )
-    else:
-        yield Finding(Level.OK, "artifacts", "the store can be used")
+        return
+    yield _objects(store)
+
+
+def _objects(store: Store) -> Finding:
+    """After a restore the database may be newer than the store's files, or the store another one."""
+    newest = Artifact.objects.filter(state=Artifact.State.STORED).order_by("-id")[:_LOOKED_AT]
+    try:
+        missing = [row.pk for row in newest if find_expected(store, row.key) is None]
+    except StoreError as error:
+        return Finding(Level.ERROR, "artifacts", str(error), _NO_UPLOAD, f"check what {_SETTING} names")
+    if not missing:
+        return Finding(Level.OK, "artifacts", "the store can be used")
+    return Finding(
+        Level.ERROR,
+        "artifacts",
+        f"the store lacks {len(missing)} of the newest {len(newest)} artifacts, such as {missing[0]}",
+        "Jobs that take them fail (bad_input), and downloads find nothing.",
+        f"check that {_SETTING} names the right store; after a restore copy its files back, too. "
+        "Clients may also upload them again",
+    )

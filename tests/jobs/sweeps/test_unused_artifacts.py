@@ -23,9 +23,10 @@ from artifacts.store.local import LocalStore
 from artifacts.uses import lock_for_use
 from foundation.ids import new_id
 from jobs.domain.states import AttemptState
-from jobs.models import Attempt
+from jobs.models import Attempt, SweepRun
 from jobs.ports import Ports
 from jobs.sweeps import unknown_objects, unused_artifacts
+from jobs.sweeps.base import sweep_ages
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import WrongClocks
@@ -51,6 +52,12 @@ def ports(clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         announce=lambda _: None,
         after=lambda seconds, work: None,
     )
+
+
+@pytest.fixture(autouse=True)
+def in_use(clock: VirtualClock) -> None:
+    """The database was in use until now."""
+    SweepRun.objects.create(name=unknown_objects.NAME, at=clock.now())
 
 
 def make_artifact(ports: Ports, data: bytes, *, expires_in: float = -1.0, **values: Any) -> Artifact:
@@ -349,6 +356,54 @@ def test_a_database_without_artifacts_removes_nothing(ports: Ports) -> None:
     assert not unknown_objects.UnknownObjectsSweep().is_needed(ports)
     make_artifact(ports, b"x")
     assert unknown_objects.UnknownObjectsSweep().is_needed(ports)
+
+
+# -- restored databases ----------------------------------------------------------------------------
+
+
+def restored(ports: Ports, *, hours_old: float | None) -> None:
+    """The database is a backup of so many hours ago; None: a new one."""
+    SweepRun.objects.all().delete()
+    if hours_old is not None:
+        at = ports.clock.now() - timedelta(hours=hours_old)
+        SweepRun.objects.create(name=unknown_objects.NAME, at=at)
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("hours_old", [50.0, None])
+def test_what_was_stored_since_a_backup_stays_for_a_day_after_its_restore(
+    ports: Ports, clock: VirtualClock, hours_old: float | None
+) -> None:
+    make_artifact(ports, b"known", expires_in=100 * HOUR)
+    since, before = unknown(ports, b"since", age=40 * HOUR), unknown(ports, b"before", age=60 * HOUR)
+    restored(ports, hours_old=hours_old)
+    sweep = unknown_objects.UnknownObjectsSweep()
+    assert sweep(ports).repaired == (0 if hours_old is None else 1)
+    for _ in range(46):
+        clock.advance(HOUR / 2)
+        unknown_objects.UnknownObjectsSweep()(ports)  # also of other processes, and after restarts
+    assert ports.artifact_store.find(since) is not None
+    assert (ports.artifact_store.find(before) is None) == (hours_old is not None)
+    clock.advance(1.1 * HOUR)
+    sweep(ports)
+    assert ports.artifact_store.find(since) is None
+
+
+def test_a_dispatcher_that_stands_still_every_night_removes_what_was_stored_on_a_day(
+    ports: Ports, clock: VirtualClock
+) -> None:
+    make_artifact(ports, b"known", expires_in=1000 * HOUR)
+    sweep = unknown_objects.UnknownObjectsSweep()
+    sweep(ports)
+    left = unknown(ports, b"left", age=HOUR / 2)
+    for _ in range(2):
+        for _ in range(16):
+            clock.advance(HOUR / 2)
+            sweep(ports)
+        clock.advance(16 * HOUR)
+        sweep(ports)
+    assert ports.artifact_store.find(left) is None
+    assert len(sweep_ages(clock.now())) == 1
 
 
 # -- many ------------------------------------------------------------------------------------------

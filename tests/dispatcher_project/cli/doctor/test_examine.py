@@ -15,10 +15,12 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from redis.exceptions import ConnectionError as RedisGone
 
+from artifacts.models import Artifact
 from dispatcher_project.cli.doctor import examine
 from dispatcher_project.cli.doctor import fleet as doctor_fleet
 from dispatcher_project.cli.doctor.finding import Level, View
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from foundation.ids import new_id
 from gpus.errors import Verdict
 from gpus.leasing.values import DEFAULT_RULES
 from gpus.models import ModelConfig, Pause, Placement, Process, QuarantinedSlot, Server
@@ -184,6 +186,15 @@ def a_model_nobody_has(patient: Patient) -> None:
     Placement.objects.all().delete()
 
 
+def a_store_that_is_older_than_the_database(patient: Patient) -> None:
+    now = patient.world.clock.now()
+    store_in(patient, patient.folder / "store")
+    (patient.folder / "store" / "tmp").mkdir(parents=True)
+    Artifact.objects.create(
+        id=new_id(0.0), tenant_id=1, sha256="0" * 64, bytes=1, state="stored", created_at=now, expires_at=now
+    )
+
+
 def a_sweep_that_hangs(patient: Patient) -> None:
     write_runs({"fill": UnwrittenRuns(patient.world.clock.now() - timedelta(seconds=200), SweepCount())})
 
@@ -248,6 +259,7 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (processes_of_two_hosts("gpu"), "artifacts", Level.ERROR),
         (processes_of_two_hosts("sweeps"), "artifacts", Level.ERROR),
         (lambda p: store_in(p, p.folder / "a file"), "artifacts", Level.ERROR),
+        (a_store_that_is_older_than_the_database, "artifacts", Level.ERROR),
     ],
 )
 def test_each_fault_is_found_with_its_consequence_and_advice(
