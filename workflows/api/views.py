@@ -582,6 +582,13 @@ def _key_name(principal: Principal) -> str | None:
     return None if principal.is_operator else principal.key_name
 
 
+def _may_answer(wait: Wait, reader: Principal) -> bool:
+    """Return True if the reader may answer a question, by its rights and by the names in the question."""
+    if reader.user is not None:
+        return reader.has_perm(AnswerWait.needs["POST"])
+    return AnswerWait.scopes["POST"] in reader.scopes and operations.may_answer(wait, _key_name(reader))
+
+
 def _version(tenant_id: int, name: str, number: int | None) -> Version:
     found = operations.find_version(tenant_id, name, number) if _may_be_workflow(name) else None
     if found is None:
@@ -711,7 +718,7 @@ def _nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "form": wait.options.get("form"),
             "expires_at": wait.due_at,
             "answer_by": wait.options.get("answer_by"),
-            "may_answer": operations.may_answer(wait, _key_name(reader)),
+            "may_answer": _may_answer(wait, reader),
         }
         for wait in Wait.objects.filter(node_id__in=open_nodes, kind=NodeKind.HUMAN.value, answered_at=None)
     }

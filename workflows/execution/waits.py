@@ -9,13 +9,15 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from foundation.database import statements
 from foundation.database.connections import write_lock
+from foundation.database.row_codec import new_row
 from foundation.json_text import canonical_json
 from jobs.models import EndNotice
 from jobs.ports import Ports
 from workflows.domain.errors import AnswerTooLarge
 from workflows.domain.states import NodeState
-from workflows.models import Wait, follower_of
+from workflows.models import Node, Wait, follower_of
 
 EXPIRED_BY, CANCELLED_BY = "expiry", "cancelled"
 """`answered_by` of waits that ended without an answer."""
@@ -39,14 +41,25 @@ def write_ends(waits: Sequence[Wait], state: NodeState, answer: Any, *, by: str,
     not ended the follower to wake after the commit.
     """
     followers = {wait.node_id: follower_of(wait.node.run_id) for wait in waits}
-    still = Wait.objects.select_for_update().filter(node_id__in=followers, answered_at=None)
-    ended = list(still.order_by("node_id").values_list("node_id", flat=True))
+    ended = _lock_open(list(followers))
     Wait.objects.filter(node_id__in=ended).update(answer=answer, answered_at=now, answered_by=by[:200])
-    EndNotice.objects.bulk_create(
-        EndNotice(followed_by=followers[node_id], ended_id=node_id, state=state.value, at=now)
+    statements.insert_all([
+        new_row(EndNotice, followed_by=followers[node_id], ended_id=node_id, state=state.value, at=now)
         for node_id in ended
-    )
+    ])  # fmt: skip
     return [followers[node_id] for node_id in ended]
+
+
+_lock_open = statements.ReadAmong(
+    (Node, "id"),
+    rows=lambda ids: (
+        Wait.objects.select_for_update()
+        .filter(node__id__in=ids, answered_at=None)
+        .order_by("node_id")
+        .values_list("node_id", flat=True)
+    ),
+)
+"""Locks the waits of these nodes that have not ended, in one order; returns their nodes."""
 
 
 def size_of_answer(answer: Any, pointer: str) -> int:

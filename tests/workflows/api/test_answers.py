@@ -110,6 +110,13 @@ def test_wrong_names_are_refused_with_their_place(acme: Account, names: Any) -> 
     assert refused.json()["errors"][0]["pointer"].startswith("/nodes/best/human/answer_by")
 
 
+def test_a_key_without_the_scope_to_answer_may_not(acme: Account, world: World) -> None:
+    reader = with_key(acme, create_key(acme.tenant, name="reviewer", scopes=["read"])[1])
+    run_id = asked(acme, world, {**HUMAN, "answer_by": ["reviewer"]})
+    assert node(reader, run_id)["question"]["may_answer"] is False
+    assert answer(reader, run_id).json()["code"] == "scope_required"
+
+
 def test_explain_names_who_may_answer(acme: Account, world: World) -> None:
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["lead", "reviewer"]})
     (reason,) = acme.client.get(f"/api/v1/runs/{run_id}/explain").json()["reasons"]
