@@ -17,17 +17,17 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World, world  # noqa: F401 (the fixture)
 from tests.support.laws import assert_laws, check_laws
+from tests.support.queue_world import QueueWorld, world  # noqa: F401 (the fixture)
 
 
-def laws(of: World, *, drained: bool = True, **more: object) -> list[str]:
+def laws(of: QueueWorld, *, drained: bool = True, **more: object) -> list[str]:
     """The numbers of the broken laws."""
     return sorted({line.partition(" ")[0] for line in check_laws(drained=drained, ports=of.ports, **more)})  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def running(world: World) -> World:  # noqa: F811
+def running(world: QueueWorld) -> QueueWorld:  # noqa: F811
     """One job waits, one runs, one is completed with its callback."""
     world.server(slots=2)
     world.job(callback_url="https://x.example/")
@@ -43,56 +43,56 @@ def running(world: World) -> World:  # noqa: F811
     return world
 
 
-def test_a_sound_state_breaks_none(running: World) -> None:
+def test_a_sound_state_breaks_none(running: QueueWorld) -> None:
     assert_laws(drained=True, ports=running.ports, accepted=3, peak_running={"gpu-1": 2})
 
 
-def test_1_more_runs_than_slots(running: World) -> None:
+def test_1_more_runs_than_slots(running: QueueWorld) -> None:
     assert laws(running, peak_running={"gpu-1": 3}, drained=False) == ["(1)"]
 
 
-def test_2_a_live_attempt_without_its_lease(running: World) -> None:
+def test_2_a_live_attempt_without_its_lease(running: QueueWorld) -> None:
     attempt = Attempt.objects.get(state="sent")
     running.leases.quarantine(f"gpu-1/{attempt.slot}", attempt.id)
     assert laws(running) == ["(2)"]
     assert laws(running, drained=False) == []
 
 
-def test_2_a_live_attempt_under_another_epoch(running: World) -> None:
+def test_2_a_live_attempt_under_another_epoch(running: QueueWorld) -> None:
     Attempt.objects.filter(state="sent").update(epoch=5)
     assert laws(running) == ["(2)"]
 
 
-def test_3_a_running_job_whose_live_attempt_is_another(running: World) -> None:
+def test_3_a_running_job_whose_live_attempt_is_another(running: QueueWorld) -> None:
     Job.objects.filter(state=JobState.RUNNING).update(live_attempt="other")
     assert laws(running) == ["(3)"]
 
 
 @pytest.mark.database
-def test_4_a_final_job_without_its_event_or_its_callback(running: World) -> None:
+def test_4_a_final_job_without_its_event_or_its_callback(running: QueueWorld) -> None:
     Callback.objects.all().delete()
     assert laws(running) == ["(4)"]
     Event.objects.filter(type="completed").delete()
     assert "(4)" in laws(running)
 
 
-def test_4_a_callback_that_nobody_asked_for(running: World) -> None:
+def test_4_a_callback_that_nobody_asked_for(running: QueueWorld) -> None:
     Job.objects.update(callback_url="")
     assert laws(running) == ["(4)"]
 
 
-def test_5_a_waiting_job_out_of_reach(running: World) -> None:
+def test_5_a_waiting_job_out_of_reach(running: QueueWorld) -> None:
     job = Job.objects.get(state=JobState.QUEUED)
     running.leases.remove("m", job.ticket)
     assert laws(running) == ["(5)"]
 
 
-def test_5_a_retrying_job_that_is_never_due(running: World) -> None:
+def test_5_a_retrying_job_that_is_never_due(running: QueueWorld) -> None:
     Job.objects.filter(state=JobState.QUEUED).update(state=JobState.RETRYING)
     assert "(5)" in laws(running)
 
 
-def test_5_a_job_for_later_whose_time_is_long_past(running: World) -> None:
+def test_5_a_job_for_later_whose_time_is_long_past(running: QueueWorld) -> None:
     job = running.job(push=False, state="scheduled", run_at=running.clock.now())
     running.clock.advance(10)
     assert laws(running) == [], "the sweep may be about to"
@@ -101,7 +101,7 @@ def test_5_a_job_for_later_whose_time_is_long_past(running: World) -> None:
 
 
 @pytest.mark.database
-def test_5_a_cancel_that_nobody_finishes_although_the_gpu_is_free(running: World) -> None:
+def test_5_a_cancel_that_nobody_finishes_although_the_gpu_is_free(running: QueueWorld) -> None:
     job = running.job(push=False)
     Job.objects.filter(id=job.id).update(state="cancelling")
     attempt = Attempt.objects.create(
@@ -114,7 +114,7 @@ def test_5_a_cancel_that_nobody_finishes_although_the_gpu_is_free(running: World
     assert [line for line in check_laws(drained=True, ports=running.ports) if "being cancelled" in line]
 
 
-def test_6_more_counted_attempts_than_the_budget(running: World) -> None:
+def test_6_more_counted_attempts_than_the_budget(running: QueueWorld) -> None:
     Attempt.objects.update(counted=True)
     assert laws(running, drained=False) == []
     attempt = Attempt.objects.get(state="completed")
@@ -126,12 +126,12 @@ def test_6_more_counted_attempts_than_the_budget(running: World) -> None:
     assert laws(running, drained=False) == ["(6)"]
 
 
-def test_7_events_that_lead_elsewhere_or_have_gaps(running: World) -> None:
+def test_7_events_that_lead_elsewhere_or_have_gaps(running: QueueWorld) -> None:
     Event.objects.filter(type="started").update(seq=9)
     assert "(7)" in laws(running)
 
 
-def test_7_a_move_that_the_table_does_not_know(running: World) -> None:
+def test_7_a_move_that_the_table_does_not_know(running: QueueWorld) -> None:
     waiting = Job.objects.get(state=JobState.QUEUED)
     Event.objects.create(
         job=waiting, seq=2, type="completed", at=running.clock.now(), data={"status": "completed"}
@@ -141,7 +141,7 @@ def test_7_a_move_that_the_table_does_not_know(running: World) -> None:
     assert "(7)" in laws(running)
 
 
-def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: World) -> None:
+def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: QueueWorld) -> None:
     Job.objects.filter(state=JobState.COMPLETED).delete()
     assert laws(running, accepted=3) == ["(8)"]
     PurgeLedger.objects.create(tenant=running.tenant, state="completed", count=1)
@@ -149,14 +149,14 @@ def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: World) -> 
 
 
 @pytest.fixture
-def artifact(running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+def artifact(running: QueueWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
     """An artifact that the completed job uses."""
     monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
     monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
     return stored(running, b'{"of": {"$artifact": "00000000000000000000000009"}}')
 
 
-def stored(of: World, data: bytes) -> Artifact:
+def stored(of: QueueWorld, data: bytes) -> Artifact:
     now = of.clock.now()
     row = Artifact.objects.create(
         id="0" * 26,
@@ -178,7 +178,7 @@ def completed() -> Job:
 
 @pytest.mark.parametrize("break_it", ["nothing", "gone", "no object", "other bytes"])
 def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
-    running: World, artifact: Artifact, tmp_path: Path, break_it: str
+    running: QueueWorld, artifact: Artifact, tmp_path: Path, break_it: str
 ) -> None:
     if break_it == "gone":
         Artifact.objects.update(state="gone")
@@ -193,7 +193,7 @@ def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
 
 
 @pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
-def test_13_a_stored_reference_does_not_resolve(running: World, artifact: Artifact, place: str) -> None:
+def test_13_a_stored_reference_does_not_resolve(running: QueueWorld, artifact: Artifact, place: str) -> None:
     job = completed()
     missing = {"deep": [{"$artifact": "00000000000000000000000009"}]}
     if place == "payload":
@@ -207,14 +207,14 @@ def test_13_a_stored_reference_does_not_resolve(running: World, artifact: Artifa
     assert laws(running) == ["(13)"]
 
 
-def test_13_a_reference_is_covered_by_no_use_of_its_job(running: World, artifact: Artifact) -> None:
+def test_13_a_reference_is_covered_by_no_use_of_its_job(running: QueueWorld, artifact: Artifact) -> None:
     Job.objects.filter(id=completed().id).update(payload={"file": {"$artifact": artifact.pk}})
     assert laws(running) == []
     ArtifactUse.objects.update(job=Job.objects.get(state=JobState.QUEUED).id)
     assert laws(running) == ["(13)"]
 
 
-def test_13_a_tenants_bytes_are_counted_wrongly(running: World) -> None:
+def test_13_a_tenants_bytes_are_counted_wrongly(running: QueueWorld) -> None:
     change = ByteChange.objects.create(tenant_id=running.tenant.pk, bytes=5)
     assert laws(running) == ["(13)"]
     change.delete()

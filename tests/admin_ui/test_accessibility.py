@@ -4,63 +4,21 @@ lists fit a phone. The pages come from the URL conf, so that a new page is cover
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.urls import reverse
 
 from admin_ui import ADMIN_PATH
 from tests.admin_ui.browser import WebBrowser
+from tests.admin_ui.rows import fill
+from tests.support.accessibility import PHONE, faults_of, pages
 
-from .rows import fill
-
-NO_PAGES = frozenset(
-    f"/{ADMIN_PATH}/{path}"
-    for path in (
-        *("logout/", "jsi18n/", "autocomplete/", "search/", "login/", "now/", "pulse/", "pause/", "resume/"),
-        *("flower/", "jobs/callback/deliveries/", "admin_ui/deadletter/groups/", "jobs/job/bulk/step/"),
-    )
-)
-"""Routes without arguments that are fragments, answers to a button, or another program's pages."""
 LISTS = ("jobs_job", "admin_ui_deadletter", "jobs_callback", "jobs_callbacktry", "gpus_auditentry")
-PHONE = (390, 844)
-INLINE = re.compile(
-    r"<style\b[^>]*>|<script\b(?![^>]*(?:\bsrc=|application/json))[^>]*>"
-    r"|<[a-z][^>]*\s(?:style|on[a-z]+)=[^>]*>"
-)
-"""What the Content-Security-Policy forbids."""
 IN_TEST_PAGES = re.compile(rf"^/{ADMIN_PATH}/(?:jobs|gpus|workflows|schedules)/\w+/(?:[^/]+/change/)?$")
 MAX_HEIGHT = 4000
 """CSS pixels of a list of 50 rows."""
-
-
-def routes(resolver: URLResolver, prefix: str = "/") -> Iterator[str]:
-    """Yield the routes without arguments."""
-    for entry in resolver.url_patterns:
-        path = prefix + str(entry.pattern).removeprefix("^").removesuffix("\\Z")
-        if "<" in path or "(" in path:
-            continue
-        if isinstance(entry, URLResolver):
-            yield from routes(entry, path)
-        elif isinstance(entry, URLPattern) and path.startswith(f"/{ADMIN_PATH}/"):
-            yield path
-
-
-def pages() -> list[str]:
-    """The admin's pages: those without arguments, and one row of each kind."""
-    fixed = sorted(
-        {*routes(get_resolver())} - NO_PAGES
-    )  # also loads the URL conf, which registers the models
-    rows = []
-    for model in admin.site._registry:
-        row = model._default_manager.first()
-        if row is not None:
-            name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-            rows.append(reverse(name, args=[admin.utils.quote(row.pk)]))
-    return fixed + rows
 
 
 @pytest.mark.django_db
@@ -82,13 +40,6 @@ def test_every_page_has_a_main_region_one_heading_and_no_inline_style_or_script(
             found[path] = faults
     assert found == {}
     assert looked > 20
-
-
-def faults_of(page: str) -> list[str]:
-    """Return what a page lacks, or has and may not have."""
-    marks = ('<main id="main-content"', 'href="#main-content"', "<h1")
-    counts = {mark: len(re.findall(re.escape(mark), page)) for mark in marks}
-    return [f"{mark} {count} times" for mark, count in counts.items() if count != 1] + INLINE.findall(page)
 
 
 @pytest.mark.django_db(transaction=True)

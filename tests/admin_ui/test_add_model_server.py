@@ -16,11 +16,10 @@ from django.urls import reverse
 from foundation.secrets import encrypt
 from gpus.models import AuditEntry, ModelConfig, Placement, Server
 from gpus.registry.queries import read_headers
+from tests.support.admin_ports import FakePorts
 from tests.support.factories import make_model, make_server
 from tests.support.servers.cog_server import CogServer
 from tests.support.servers.llm_server import Behaviour, LlmServer
-
-from .conftest import FakePorts
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 SECRET = "Bearer a-long-secret"

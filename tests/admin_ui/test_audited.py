@@ -13,11 +13,10 @@ from django.urls import reverse
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pause, Placement, Server
 from gpus.protocol import DesiredState
 from jobs.models import ApiKey, Tenant
-
-from .conftest import FakePorts
-from .rows import fill
-from .test_clients import keys_form
-from .test_fleet import model_form, placement_form, server_form
+from tests.admin_ui.forms import model_form, placement_form, server_form
+from tests.admin_ui.rows import fill
+from tests.support.admin_ports import FakePorts
+from tests.support.key_forms import keys_form
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import struct
-import zlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,21 +21,11 @@ from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
 from tests.admin_ui.browser import DESKTOP, ON_A_DESK, PHONE, WebBrowser, wait_until
-from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_running, make_server
+from tests.support.pictures import png
+from tests.support.queue_world import open_index
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def png() -> str:
-    """An image of one pixel in base64, long enough to be recognised as one."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
-    whole = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head)
-    return base64.b64encode(whole + chunk(b"IDAT", zlib.compress(b"\0\1\2\3")) + chunk(b"IEND", b"")).decode()
 
 
 @dataclass

@@ -15,8 +15,8 @@ from foundation.ids import new_id
 from gpus.models import AuditEntry
 from jobs import ports
 from tests.admin_ui.browser import ON_A_PHONE, WebBrowser, wait_until
-from tests.admin_ui.test_browser_pages import png
 from tests.support.factories import make_tenant
+from tests.support.pictures import png
 from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer

@@ -11,8 +11,8 @@ from gpus.models import Server
 from gpus.registry.index_sync import mirror_registry
 from jobs import ports
 from tests.admin_ui.browser import ON_A_PHONE, PHONE, WebBrowser
-from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_model, make_server
+from tests.support.queue_world import open_index
 from tests.support.servers.cog_server import CogServer
 
 pytestmark = pytest.mark.django_db(transaction=True)

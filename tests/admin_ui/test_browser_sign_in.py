@@ -7,9 +7,8 @@ from django.contrib.auth.models import User
 
 from jobs.domain.states import JobState
 from jobs.models import Job
-
-from .browser import WebBrowser
-from .rows import fill
+from tests.admin_ui.browser import WebBrowser
+from tests.admin_ui.rows import fill
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,8 +14,7 @@ from admin_ui.pages.bulk import query_of_list
 from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
 from jobs.operations.jobs import BulkAction
-
-from .rows import NOW, fill
+from tests.admin_ui.rows import NOW, fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "fake_ports")]
 

@@ -11,8 +11,8 @@ from django.urls import reverse
 from gpus.leasing.values import Circuit, Circuits, PoolDepth, SlotView
 from gpus.models import AuditEntry
 from gpus.protocol import CircuitState
-
-from .conftest import FakePorts, fill
+from tests.admin_ui.rows import fill
+from tests.support.admin_ports import FakePorts
 
 SERVER, MODEL = "flux-server-1", "flux"
 pytestmark = pytest.mark.django_db

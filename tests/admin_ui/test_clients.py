@@ -20,8 +20,8 @@ from gpus.protocol import TenantSpec
 from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
-
-from .conftest import FakePorts
+from tests.support.admin_ports import FakePorts
+from tests.support.key_forms import keys_form
 
 Commits = Callable[..., AbstractContextManager[Any]]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
@@ -32,10 +32,6 @@ def shown_in(answer: Any) -> str:
     found = re.search("<code>(.*)</code>", message)
     assert found
     return found[1]
-
-
-def keys_form(**values: Any) -> dict[str, Any]:
-    return {"api_keys-TOTAL_FORMS": 0, "api_keys-INITIAL_FORMS": 0, **values}
 
 
 def test_a_new_tenant_gets_a_webhook_secret_that_is_shown_once(operator: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from django.urls import reverse
 from admin_ui.actions import operations
 from gpus.models import Server
 from jobs.models import ApiKey, Job, Tenant
-
-from .rows import fill
+from tests.admin_ui.rows import fill
+from tests.support.form_fields import fields_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 ACTIONS = {
@@ -45,15 +44,6 @@ def state_of(page: str) -> list[Any]:
     model = ACTIONS[page][1]
     fields = CHANGED_FIELDS.get(model, ("state", "dismissed_at"))
     return list(model._default_manager.order_by("pk").values_list(*fields))
-
-
-def fields_of(text: str) -> dict[str, list[str]]:
-    """The hidden fields that the page's form sends."""
-    form = text[text.index('<form method="post">') :]
-    found: dict[str, list[str]] = {}
-    for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', form):
-        found.setdefault(name, []).append(value)
-    return found
 
 
 @pytest.mark.parametrize("page", ACTIONS)

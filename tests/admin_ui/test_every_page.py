@@ -16,9 +16,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.admin_ui.browser import OUTSIDE, Visit, WebBrowser
-
-from .rows import fill
-from .test_accessibility import PHONE, pages
+from tests.admin_ui.rows import fill
+from tests.support.accessibility import PHONE, pages
 
 DESKTOP = (1400, 900)
 BUILT_BY_SCRIPTS = ("/admin/auth/user/1/change/", "/admin/jobs/apikey/add/")

@@ -18,10 +18,9 @@ from admin_ui.parts.live import LiveAdmin
 from gpus.models import ConfigVersion, ModelConfig, Placement, Pool, QuarantinedSlot, Server
 from gpus.protocol import DesiredState, QueueAlgorithm
 from gpus.registry.queries import read_headers
-
-from .conftest import FakePorts
-from .forms import errors_of, model_form, placement_form, server_form
-from .rows import NOW, fill
+from tests.admin_ui.forms import errors_of, model_form, placement_form, server_form
+from tests.admin_ui.rows import NOW, fill
+from tests.support.admin_ports import FakePorts
 
 Commits = Callable[..., AbstractContextManager[Any]]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]

@@ -20,9 +20,8 @@ from django.test import override_settings
 from admin_ui import FLOWER_PREFIX
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from tests.admin_ui.browser import WebBrowser, wait_until
 from tests.support.ports import free_port
-
-from .browser import WebBrowser, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PAGES = {"": "#workers-table_wrapper", "tasks": "#tasks-table_wrapper", "broker": "table"}

@@ -16,9 +16,8 @@ from admin_ui.pages import job as job_page
 from admin_ui.pages import job_log
 from gpus.models import AuditEntry
 from jobs.models import Attempt, Callback, Event, Job, PushedResult
-
-from .conftest import FakePorts
-from .rows import NOW, fill
+from tests.admin_ui.rows import NOW, fill
+from tests.support.admin_ports import FakePorts
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]

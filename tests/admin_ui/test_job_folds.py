@@ -8,8 +8,7 @@ from typing import Any
 from admin_ui.pages.job_folds import fold_events, fold_lanes
 from admin_ui.pages.job_timeline import Lane, timeline
 from jobs.models import Attempt, Event
-
-from .rows import NOW
+from tests.admin_ui.rows import NOW
 
 
 def attempt(number: int, error: str = "boom", *, code: str = "run_failed", **values: Any) -> Attempt:

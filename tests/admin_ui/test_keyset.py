@@ -12,9 +12,8 @@ from django.urls import reverse
 
 from admin_ui.parts.keyset import cut
 from jobs.models import Job
-
-from .rows import NOW, fill
-from .test_pages import walked
+from tests.admin_ui.rows import NOW, fill
+from tests.support.page_walks import walked
 
 pytestmark = pytest.mark.django_db
 

@@ -9,8 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from gpus.models import Server
-
-from .rows import fill
+from tests.admin_ui.rows import fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 LINKED = {

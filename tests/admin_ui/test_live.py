@@ -15,9 +15,8 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.store import RedisFleets
 from gpus.models import ModelConfig, Pool
 from jobs import ports
-
-from .conftest import FakePorts
-from .test_fleet import placement_form, server_form
+from tests.admin_ui.forms import placement_form, server_form
+from tests.support.admin_ports import FakePorts
 
 
 @pytest.mark.django_db

@@ -10,10 +10,9 @@ from django.test import Client
 from django.urls import reverse
 
 from gpus.models import AuditEntry, Server
-
-from .conftest import FakePorts
-from .rows import fill
-from .test_confirm_actions import fields_of
+from tests.admin_ui.rows import fill
+from tests.support.admin_ports import FakePorts
+from tests.support.form_fields import fields_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 LIST = "admin:gpus_server_changelist"

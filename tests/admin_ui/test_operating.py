@@ -17,9 +17,8 @@ from admin_ui.models import DeadLetter
 from gpus.models import AuditEntry
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
-
-from .conftest import FakePorts
-from .rows import fill
+from tests.admin_ui.rows import fill
+from tests.support.admin_ports import FakePorts
 
 HISTORY = [Job, DeadLetter, Attempt, Event, Callback, CallbackTry]
 pytestmark = pytest.mark.django_db

@@ -21,9 +21,9 @@ from admin_ui.parts.base_pages import COUNT_UP_TO, CappedPaginator
 from gpus.models import FleetIndex, Pool
 from gpus.protocol import FIRST_LAYOUT
 from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
-
-from .rows import fill
-from .test_accessibility import faults_of
+from tests.admin_ui.rows import fill
+from tests.support.accessibility import faults_of
+from tests.support.page_walks import walked
 
 OURS = [
     model
@@ -37,19 +37,6 @@ pytestmark = pytest.mark.django_db
 
 def name(model: type[Model]) -> str:
     return f"{model._meta.app_label}_{model._meta.model_name}"
-
-
-def walked(client: Client, address: str) -> list[Any]:
-    """All rows of a list, page by page."""
-    rows: list[Any] = []
-    while address:
-        answer = client.get(address)
-        assert answer.status_code == 200
-        listed = answer.context["cl"]
-        rows += listed.result_list
-        after = getattr(listed, "after_url", "")
-        address = address.partition("?")[0] + after if after else ""
-    return rows
 
 
 @pytest.mark.parametrize("model", OURS, ids=name)

@@ -17,9 +17,8 @@ from gpus.registry.registry import configure_model
 from jobs.callbacks.sending import Outcome
 from jobs.models import Attempt, Callback, Job, ReceiverCircuit, Rollup, TagUsage, Tenant
 from jobs.reports.rollups import BEGINNING, BOUNDS_SECONDS, EVER, HOUR
-
-from .conftest import FakePorts
-from .rows import NOW, fill
+from tests.admin_ui.rows import NOW, fill
+from tests.support.admin_ports import FakePorts
 
 pytestmark = pytest.mark.django_db
 

@@ -12,8 +12,7 @@ from django.urls import reverse
 from admin_ui.pages import rerun
 from gpus.models import AuditEntry, ModelConfig
 from jobs.models import Job
-
-from .rows import fill
+from tests.admin_ui.rows import fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 

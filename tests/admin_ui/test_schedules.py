@@ -15,10 +15,9 @@ from django.utils import timezone
 from foundation.ids import new_id
 from gpus.models import AuditEntry, ModelConfig, Pool
 from jobs.models import Job
+from tests.admin_ui.rows import fill
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
-
-from .rows import fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "fake_ports")]
 

@@ -31,10 +31,10 @@ from gpus.models import Server
 from jobs.models import Attempt, Job
 from jobs.reports import server as server_runs
 from jobs.reports.server import Run
-from tests.admin_ui.conftest import FakePorts
 from tests.admin_ui.forms import server_form
 from tests.admin_ui.rows import fill
-from tests.gpus.reports.test_fleet import view
+from tests.support.admin_ports import FakePorts
+from tests.support.fleet_views import view
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports")]
 NAME = "flux-server-1"

@@ -11,11 +11,10 @@ from django.test import Client
 from django.urls import reverse
 
 from gpus.models import AuditEntry
+from tests.support.admin_ports import FakePorts
 from tests.support.factories import make_tenant
 from workflows import operations
 from workflows.models import Run, Version
-
-from .conftest import FakePorts
 
 pytestmark = [pytest.mark.django_db]
 INPUTS = {

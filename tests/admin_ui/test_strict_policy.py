@@ -18,9 +18,8 @@ from django.urls import reverse
 from unfold.settings import CONFIG_DEFAULTS
 
 import dispatcher_project.urls  # noqa: F401  registers the pages
-
-from .browser import Visit, WebBrowser, wait_until
-from .rows import fill
+from tests.admin_ui.browser import Visit, WebBrowser, wait_until
+from tests.admin_ui.rows import fill
 
 PATHS = (
     "/",

@@ -9,8 +9,7 @@ import pytest
 
 from admin_ui.pages.job_timeline import MAX_WAITING, Timeline, timeline
 from jobs.models import Attempt, Event
-
-from .rows import NOW
+from tests.admin_ui.rows import NOW
 
 
 def at(seconds: float) -> Any:

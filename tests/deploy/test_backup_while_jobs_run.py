@@ -24,9 +24,9 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.sweeps import expired_leases
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, world
-from tests.jobs.sweeps.test_generation import rebuild
 from tests.support.laws import assert_laws
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld, world
+from tests.support.rebuilds import rebuild
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.database
@@ -69,7 +69,7 @@ def _use(database: str) -> None:
     connections.settings["default"]["NAME"] = connection.settings_dict["NAME"] = database
 
 
-def end(world: World, lease: Lease) -> None:
+def end(world: QueueWorld, lease: Lease) -> None:
     ending, at = Ending(), world.clock.now()
     ref = lease.ref
     with transaction.atomic():
@@ -79,7 +79,7 @@ def end(world: World, lease: Lease) -> None:
     world.release(lease, ReleaseMode.FREE)
 
 
-def work_off(world: World) -> None:
+def work_off(world: QueueWorld) -> None:
     """Run all jobs, as a new worker that adopts the runs of the one before."""
     while (following := world.leases.claim("m", worker="w2", attempt_id=new_id())) is not None:
         with transaction.atomic():
@@ -94,7 +94,7 @@ def work_off(world: World) -> None:
 
 
 def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_and_ended(
-    elsewhere: str, world: World, tmp_path: Path
+    elsewhere: str, world: QueueWorld, tmp_path: Path
 ) -> None:
     world.server(slots=2)
     submitted: list[str] = []

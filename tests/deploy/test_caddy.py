@@ -13,10 +13,9 @@ import requests
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.protocol import WebLimits
+from tests.deploy.proxied import CADDY, CADDYFILE, Proxy, caddy
+from tests.support.nginx import FILES, mirror
 from tests.support.servers.serving import serving
-
-from .proxied import CADDY, CADDYFILE, Proxy, caddy
-from .test_nginx import FILES, mirror
 
 needs_caddy = pytest.mark.skipif(CADDY is None, reason="no Caddy on this machine")
 DEFAULTS = DispatcherSettings()

@@ -11,10 +11,9 @@ import pytest
 
 from dispatcher_project.cli import smoke_check
 from dispatcher_project.web.protocol import WebLimits
+from tests.deploy.proxied import CADDY, NGINX, Proxy, caddy, proxy
 from tests.support.servers.api_imitation import ApiImitation
 from tests.support.servers.serving import serving
-
-from .proxied import CADDY, NGINX, Proxy, caddy, proxy
 
 Checked = Callable[[AbstractContextManager[Proxy]], dict[str, tuple[str, str]]]
 

@@ -8,7 +8,6 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -23,6 +22,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
 from dispatcher_project.web.__main__ import parser as web_parser
 from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
+from tests.support.compose_files import ONE_HOST, SEVERAL, WORKER, services, text_of
 from tests.support.waiting import wait_for
 
 _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
@@ -30,15 +30,6 @@ PASSWORD = "only-for-this-test"
 _STORE = "DISPATCHER_ARTIFACT_STORE"
 
 
-def text_of(name: str) -> str:
-    return (ROOT / "deploy" / name).read_text()
-
-
-def services(name: str) -> dict[str, dict[str, Any]]:
-    return dict(yaml.safe_load(text_of(name))["services"])
-
-
-ONE_HOST, SEVERAL, WORKER = "compose.yaml", "compose.several-hosts.yaml", "compose.worker.yaml"
 GPU_BOX = "compose.gpu.yaml"
 OURS = [
     *((ONE_HOST, name) for name, one in services(ONE_HOST).items() if "build" in one),

@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from dispatcher_project.supervisor.data_folder import ROOT
+from tests.deploy.box import Box, boxes, missing
+from tests.support.compose_files import ONE_HOST, services
 from tests.support.waiting import wait_for
-
-from .box import Box, boxes, missing
-from .test_compose import ONE_HOST, services
 
 PASSWORD = "only-for-this-test"
 PYTHON = str(ROOT / ".venv/bin/python")

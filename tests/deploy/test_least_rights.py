@@ -24,9 +24,9 @@ from gpus.protocol import SystemClock
 from gpus.runners.base import RunRequest
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.worker_state import WorkerProcess
-from tests.jobs.execution.test_run_outputs import SavingRunner
 from tests.support.factories import make_model
 from tests.support.fakes import Told, make_ports
+from tests.support.saving_runner import SavingRunner
 from tests.support.shop import open_shop, state
 from tests.support.waiting import wait_for
 

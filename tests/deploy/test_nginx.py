@@ -17,32 +17,17 @@ import requests
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.protocol import WebLimits
 from jobs.events.stream import KEEP_ALIVE_SECONDS
-from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.deploy.proxied import NGINX, Proxy, configuration, proxy
+from tests.support.live_web import redis_url, tenant, web
+from tests.support.nginx import FILES, mirror
 from tests.support.servers.serving import Served, serving
 from tests.support.servers.web import Web
 from tests.support.sockets import until_closed
 from tests.support.waiting import wait_for
 
-from .proxied import NGINX, Proxy, configuration, proxy
-
 __all__ = ["redis_url", "tenant", "web"]
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx on this machine")
 DEFAULTS = DispatcherSettings()
-
-
-async def mirror(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with what the application is told of a request."""
-    length, more = 0, True
-    while more:
-        message = await receive()
-        length += len(message.get("body", b""))
-        more = message.get("more_body", False)
-    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-    told = {"client": scope["client"][0], "scheme": scope["scheme"], "headers": headers, "length": length}
-    content = json.dumps(told).encode()
-    lines = [(b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": lines})
-    await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
 @pytest.fixture
@@ -128,9 +113,6 @@ def test_the_proxy_limits_bodies_as_the_web_does(before_mirror: Proxy) -> None:
     with before_mirror.connect() as long:
         long.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (len(most) + 1))
         assert long.recv(100).startswith(b"HTTP/1.1 413")
-
-
-FILES = ("/store/a/1/0?signature=x", "/api/v1/tasks/cog/key/film.mp4")
 
 
 @needs_nginx

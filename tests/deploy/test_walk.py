@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
-
-from .box import Box, boxes, missing
+from tests.deploy.box import Box, boxes, missing
 
 PAGE = ROOT / "docs/how-to/deploying.md"
 ADDRESSES = {"box-0": "10.77.0.1", "box-1": "10.77.0.2"}

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dispatcher_client import Client, transport
-
-from .in_loop import blocking_clients
-from .scripted import Scripted
-
-NewClient = Callable[..., Client]
+from tests.dispatcher_client.in_loop import blocking_clients
+from tests.dispatcher_client.scripted import Scripted
+from tests.support.new_client import NewClient
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,18 @@ from dispatcher_client import (
 )
 from dispatcher_client.answers import Page, Usage, read_page
 from dispatcher_client.reading import read_answer
-
-from .conftest import NewClient
-from .scripted import Asked, Handler, Scripted, behave, drop, hang, problem, says, streams
+from tests.dispatcher_client.scripted import (
+    Asked,
+    Handler,
+    Scripted,
+    behave,
+    drop,
+    hang,
+    problem,
+    says,
+    streams,
+)
+from tests.support.new_client import NewClient
 
 JOB = "01J00000000000000000000000"
 REASON = {

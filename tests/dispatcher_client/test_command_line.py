@@ -15,8 +15,7 @@ import pytest
 
 import dispatcher_client
 from dispatcher_client.submit_options import add_submit_options
-
-from .scripted import Scripted, problem, streams
+from tests.dispatcher_client.scripted import Scripted, problem, streams
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,46 +16,19 @@ from django.conf import settings
 
 from artifacts.models import Artifact as Row
 from artifacts.models import ArtifactUse
-from artifacts.store import local
-from dispatcher_client import Artifact, Client, FileChanged, NotFound, Problem, downloads, uploads
+from dispatcher_client import Artifact, Client, FileChanged, NotFound, Problem, downloads
 from dispatcher_client import __main__ as command_line
 from dispatcher_project.web import artifact_bytes
-from tests.jobs.api.conftest import Account
-from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.support.api_world import Account, world
+from tests.support.client_files import PART, client, make_file, store
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 
-from .conftest import NewClient
-
-__all__ = ["redis_url", "tenant", "web", "world"]
-PART = 300_000
+__all__ = ["client", "redis_url", "store", "tenant", "web", "world"]
 
 
 class Stopped(Exception):
     """The client's program ends."""
-
-
-@pytest.fixture(autouse=True)
-def store(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the store. Parts are small, so that a file of a megabyte has some."""
-    changed = replace(
-        settings.DISPATCHER, artifact_reserve_bytes=0, artifact_url=web.url, upload_idle_seconds=2.0
-    )
-    monkeypatch.setattr(settings, "DISPATCHER", changed)
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
-    monkeypatch.setattr(local, "PART_BYTES", PART)
-    monkeypatch.setattr(uploads, "PARTS_ABOVE_BYTES", PART)
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def client(web: Web, tenant: Account, new_client: NewClient) -> Client:
-    return new_client(web.url, tenant.key, retry_seconds=5)
-
-
-def make_file(folder: Path, size: int, name: str = "film.bin") -> Path:
-    path = folder / name
-    path.write_bytes(os.urandom(size))
-    return path
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 4 * PART + 17], ids=["empty", "byte", "small", "parts"])

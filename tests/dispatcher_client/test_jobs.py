@@ -19,9 +19,8 @@ from dispatcher_client import (
     Progress,
     Timings,
 )
-
-from .conftest import NewClient
-from .scripted import Scripted, drop, problem, raw, says
+from tests.dispatcher_client.scripted import Scripted, drop, problem, raw, says
+from tests.support.new_client import NewClient
 
 JOB = "01J00000000000000000000000"
 RUNNING = says(200, {"job_id": JOB, "status": "running"})

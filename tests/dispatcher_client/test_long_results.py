@@ -19,14 +19,13 @@ from foundation.ids import new_id
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from tests.dispatcher_client.test_files import client, make_file, store
-from tests.jobs.api.conftest import Account
-from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.support.api_world import Account, world
+from tests.support.client_files import client, make_file, store
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
+from tests.support.live_web import redis_url, tenant, web
+from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
-
-from .conftest import NewClient
 
 __all__ = ["client", "redis_url", "store", "tenant", "web", "world"]
 LONG = {"text": "x" * 5000, "list": [1, 2, 3]}

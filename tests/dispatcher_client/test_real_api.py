@@ -20,13 +20,12 @@ from dispatcher_client import (
     Problem,
 )
 from jobs.models import Job as Row
-from tests.jobs.api.conftest import Account
-from tests.jobs.events.conftest import redis_url, tenant, web, world
 from tests.support.announced_jobs import end_job
+from tests.support.api_world import Account, world
+from tests.support.live_web import redis_url, tenant, web
+from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
-
-from .conftest import NewClient
 
 __all__ = ["redis_url", "tenant", "web", "world"]
 

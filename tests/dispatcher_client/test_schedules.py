@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from dispatcher_client import Client, Invalid, NotFound
-from tests.jobs.api.conftest import Account
-from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.support.api_world import Account, world
+from tests.support.live_web import redis_url, tenant, web
+from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
-
-from .conftest import NewClient
 
 __all__ = ["redis_url", "tenant", "web", "world"]
 

@@ -17,9 +17,17 @@ import pytest
 from dispatcher_client import Client, NoAnswer, NotAuthenticated, Spooled
 from dispatcher_client.spool import Entry, Spool
 from dispatcher_project.supervisor.data_folder import ROOT
-
-from .conftest import NewClient
-from .scripted import Asked, Handler, Scripted, behave, commit_and_drop, drop, problem, says
+from tests.dispatcher_client.scripted import (
+    Asked,
+    Handler,
+    Scripted,
+    behave,
+    commit_and_drop,
+    drop,
+    problem,
+    says,
+)
+from tests.support.new_client import NewClient
 
 
 @pytest.fixture

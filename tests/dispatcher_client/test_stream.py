@@ -8,9 +8,8 @@ import time
 import pytest
 
 from dispatcher_client import Client, NoAnswer, NotFound, stream
-
-from .conftest import NewClient
-from .scripted import Asked, Handler, Scripted, drop, problem, says, streams
+from tests.dispatcher_client.scripted import Asked, Handler, Scripted, drop, problem, says, streams
+from tests.support.new_client import NewClient
 
 JOB = "01J00000000000000000000000"
 DONE = b'event: done\ndata: {"status": "completed"}\n\n'

@@ -22,9 +22,7 @@ from dispatcher_client import (
 )
 from dispatcher_client.errors import read_problem
 from dispatcher_client.transport import pause_seconds
-
-from .conftest import NewClient
-from .scripted import (
+from tests.dispatcher_client.scripted import (
     Act,
     Scripted,
     behave,
@@ -36,6 +34,7 @@ from .scripted import (
     says,
     trickle,
 )
+from tests.support.new_client import NewClient
 
 
 def test_a_submit_sends_its_fields_and_returns_the_job(server: Scripted, client: Client) -> None:

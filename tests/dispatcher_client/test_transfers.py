@@ -24,8 +24,7 @@ from dispatcher_client import (
     transport,
     uploads,
 )
-
-from .conftest import NewClient
+from tests.support.new_client import NewClient
 
 DATA = bytes(range(256)) * 40
 PART = 100_000

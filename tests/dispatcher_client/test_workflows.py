@@ -17,15 +17,14 @@ from dispatcher_client import (
     Workflow,
     WorkflowSummary,
 )
-from tests.jobs.api.conftest import Account, World
-from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.dispatcher_client.scripted import Scripted, drop, says, streams
+from tests.support.api_world import Account, ApiWorld, world
+from tests.support.live_web import redis_url, tenant, web
+from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 from workflows.execution.advancer import Advancer
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
-
-from .conftest import NewClient
-from .scripted import Scripted, drop, says, streams
 
 __all__ = ["redis_url", "tenant", "web", "world"]
 
@@ -64,7 +63,7 @@ def test_a_definition_has_versions(client: Client) -> None:
         client.workflows.get("other")
 
 
-def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World) -> None:
+def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: ApiWorld) -> None:
     client.workflows.put("choice", CHOICE)
     inputs = {"images": ["x", "y"]}
     run = client.workflows.start("choice", inputs, tags=["a"], priority=2, idempotency_key="k")
@@ -128,7 +127,7 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World
     assert "$erased" in client.workflows.get_run(run.run_id).output
 
 
-def test_a_definition_runs_without_being_stored(client: Client, world: World) -> None:
+def test_a_definition_runs_without_being_stored(client: Client, world: ApiWorld) -> None:
     wf = Workflow("pause")
     wf.output(pause=wf.timer(seconds=0.001))
     for workflow in (wf, wf.definition()):
@@ -143,7 +142,7 @@ def test_a_definition_runs_without_being_stored(client: Client, world: World) ->
         client.workflows.start(wf, version=1)
 
 
-def test_a_run_is_explained(client: Client, world: World) -> None:
+def test_a_run_is_explained(client: Client, world: ApiWorld) -> None:
     client.workflows.put("choice", CHOICE)
     run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
     advance_now(Advancer(world.ports), run_id)
@@ -158,7 +157,7 @@ def test_a_run_is_explained(client: Client, world: World) -> None:
     assert (held.held, held.seconds) == ("paused", None)
 
 
-def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: World) -> None:
+def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: ApiWorld) -> None:
     client.workflows.put("choice", CHOICE)
     run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
     assert client.workflows.pause(run_id).paused
@@ -181,7 +180,7 @@ def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: 
 
 
 def test_run_raises_the_failure_of_its_run(
-    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+    client: Client, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.workflows.put("failing", FAILING)
     run = client.workflows.start("failing", "text", idempotency_key="k")

@@ -27,9 +27,8 @@ from jobs.callbacks.sending import Answer
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.submission.request import SubmitRequest, read_item
-
-from .gpu_servers import HEADERS, NOW, texts_of
-from .parser import JSON, Parser, objects
+from tests.fuzz.gpu_servers import HEADERS, NOW, texts_of
+from tests.fuzz.parser import JSON, Parser, objects
 
 SUBMIT = objects(
     "model",

@@ -16,9 +16,8 @@ from dispatcher_client.reading import read_answer
 from dispatcher_client.spool import Entry, Flushed, Spool
 from dispatcher_client.stream import Event, EventParser
 from dispatcher_client.transport import Answer, pause_after
-
-from .gpu_servers import HEADERS, texts_of
-from .parser import Parser, objects
+from tests.fuzz.gpu_servers import HEADERS, texts_of
+from tests.fuzz.parser import Parser, objects
 
 PROBLEM = objects(
     "code",

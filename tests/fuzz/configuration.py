@@ -20,8 +20,7 @@ from gpu_host.node.config import ConfigError, read_handlers
 from gpus.leasing import codec
 from gpus.leasing.values import QueueStatus, read_queue_status
 from jobs.events.announce import read_announcement
-
-from .parser import Parser
+from tests.fuzz.parser import Parser
 
 FOLDER = Path(mkdtemp(prefix="fuzz-files-"))
 NAMES = [f"DISPATCHER_{name.upper()}" for name in DispatcherSettings.__dataclass_fields__]

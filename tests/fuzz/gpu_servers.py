@@ -26,8 +26,7 @@ from gpus.runners.ollama_http import OllamaRunner, OllamaStream
 from gpus.runners.openai_http import OpenAiRunner, OpenAiStream
 from gpus.runners.registry import RUNNERS, runner_for
 from gpus.runners.transport import parse_simple_head
-
-from .parser import JSON, Parser, objects
+from tests.fuzz.parser import JSON, Parser, objects
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STATES = st.sampled_from(

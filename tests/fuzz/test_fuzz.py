@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from . import api, client, configuration, gpu_servers
-from .mutate import variations
-from .parser import Parser
+from tests.fuzz import api, client, configuration, gpu_servers
+from tests.fuzz.mutate import variations
+from tests.fuzz.parser import Parser
 
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 IN_THE_GATE = 200

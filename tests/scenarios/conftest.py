@@ -13,11 +13,8 @@ from dispatcher_project.supervisor.embedded import find_valkey
 from tests.support.system.commit_killer import CommitKiller
 from tests.support.system.judges import Judge
 from tests.support.system.running import System
+from tests.support.system.times import SOON
 from verification.proving.clocks import Clocks
-
-SOON = {"DISPATCHER_ANSWER_SECONDS": "4", "DISPATCHER_RECONCILE_SECONDS": "1"}
-"""For test_front_door.py: to give up on the database, and to look for jobs without a ticket, sooner than
-others do. On SQLite it has a system of its own."""
 
 _running = pytest.StashKey[System]()
 

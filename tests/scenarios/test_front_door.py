@@ -23,10 +23,10 @@ from dispatcher_client import Client, DispatcherError, Job, Problem, Spooled, Un
 from dispatcher_project.supervisor.embedded import find_valkey
 from jobs.models import IdempotencyKey
 from jobs.models import Job as Row
-from tests.scenarios.conftest import SOON
 from tests.support.system.gpu_server import GpuServer
 from tests.support.system.judges import Judge
 from tests.support.system.running import System
+from tests.support.system.times import SOON
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario

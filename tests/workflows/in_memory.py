@@ -8,7 +8,7 @@ import pytest
 
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Job, Tenant
-from tests.jobs.api.conftest import World
+from tests.support.api_world import ApiWorld
 from tests.support.factories import make_model, make_tenant
 from workflows import operations
 from workflows.execution.advancer import Advancer
@@ -24,7 +24,7 @@ class Desk:
 
     def __init__(self) -> None:
         make_model("m")
-        self.tenant, self.ports = make_tenant(), World().ports
+        self.tenant, self.ports = make_tenant(), ApiWorld().ports
         self.advancer = Advancer(self.ports)
 
     def put(self, name: str, definition: dict[str, Any]) -> None:

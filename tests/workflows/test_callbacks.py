@@ -16,7 +16,7 @@ from jobs.callbacks.message import renew_secret
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback
 from jobs.sweeps import retention
-from tests.jobs.callbacks.conftest import Receiver, deliver, loopback_allowed, receiver
+from tests.support.receivers import Receiver, deliver, loopback_allowed, receiver
 from tests.workflows.theatre import Theatre, model
 from workflows import operations
 from workflows.domain.advance import RunEnd

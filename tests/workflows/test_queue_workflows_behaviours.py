@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jobs.models import EndNotice, Job
+from tests.support.queue_workflows import PIPELINES, STREETVIEW, asking, node
 from tests.support.waiting import wait_for
-from tests.workflows.definition.test_queue_workflows import PIPELINES, STREETVIEW, asking, node
 from tests.workflows.theatre import Theatre, states
 from workflows import operations
 from workflows.definition.queue_workflows import convert

@@ -14,7 +14,7 @@ from django.utils import timezone
 from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Server
 from jobs.models import Tenant
-from tests.admin_ui.conftest import FakePorts
+from tests.support.admin_ports import FakePorts
 
 pytestmark = pytest.mark.django_db
 

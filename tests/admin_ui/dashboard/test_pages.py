@@ -18,10 +18,10 @@ from gpus.models import Pause, Server
 from gpus.registry import queries
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.reports.rollups import counted
-from tests.admin_ui.conftest import FakePorts
 from tests.admin_ui.rows import fill
-from tests.gpus.reports.test_fleet import view
+from tests.support.admin_ports import FakePorts
 from tests.support.fakes import WrongClocks
+from tests.support.fleet_views import view
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]
 PAGES = ["/admin/", "/admin/fleet/", "/admin/queues/"]

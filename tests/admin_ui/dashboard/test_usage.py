@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs.models import Rollup, Tenant
 from jobs.reports.rollups import HOUR, day_of
-from tests.admin_ui.conftest import FakePorts
+from tests.support.admin_ports import FakePorts
 from tests.support.factories import make_tenant
 
 pytestmark = pytest.mark.django_db

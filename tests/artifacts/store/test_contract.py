@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,17 +16,8 @@ import pytest
 from artifacts.keys import ObjectKey
 from artifacts.store import local, s3
 from artifacts.store.contract import NoSuchObject, StoreUnavailable, WrongBytes, size_of_part
-
-from .conftest import Stage
-
-DATA = random.Random(1).randbytes(300_000)  # the same in all processes of a test run
-
-
-def key_of(data: bytes, tenant: int = 7) -> ObjectKey:
-    return ObjectKey(tenant, hashlib.sha256(data).hexdigest())
-
-
-KEY = key_of(DATA)
+from tests.support.store_objects import DATA, KEY, key_of
+from tests.support.stores import Stage
 
 
 @pytest.fixture

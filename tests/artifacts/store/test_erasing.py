@@ -26,8 +26,7 @@ from artifacts.removal import (
 from artifacts.store.contract import SignedRequest, StoreUnavailable, is_blocked
 from artifacts.uploads import Wanted, confirm, promise
 from foundation.ids import new_id
-
-from .conftest import Stage
+from tests.support.stores import Stage
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 DATA = b"a picture of the tenant"

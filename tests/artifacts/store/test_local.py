@@ -7,8 +7,6 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,22 +21,16 @@ from artifacts.store import folder, receiver
 from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 from artifacts.store.local import LocalStore
 from artifacts.store.presence import find_expected
+from tests.support.store_folders import failing, files
+from tests.support.store_objects import DATA, KEY, key_of
+from tests.support.stores import Stage
 from tests.support.waiting import wait_for
-
-from .conftest import Stage
-from .test_contract import DATA, KEY, key_of
 
 
 @pytest.fixture
 def store(local_stage: Stage) -> LocalStore:
     assert isinstance(local_stage.store, LocalStore)
     return local_stage.store
-
-
-def files(store: LocalStore) -> list[str]:
-    """Everything in the store that is not a folder."""
-    found = [path for path in store.root.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return sorted(str(path.relative_to(store.root)) for path in found)
 
 
 def place(store: LocalStore) -> Path:
@@ -110,18 +102,6 @@ def test_a_planted_pipe_does_not_block(local_stage: Stage, store: LocalStore) ->
 
 
 # -- full disks -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def failing(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> Iterator[None]:
-    """The system call fails in files of the store."""
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise OSError(error, os.strerror(error))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, name, fail)
-        yield
 
 
 @pytest.mark.parametrize("step", ["open", "write", "fsync", "rename", "mkdir"])

@@ -27,12 +27,11 @@ from artifacts.store.contract import (
 from artifacts.store.local import LocalStore
 from artifacts.store.parts import PartReceiver
 from foundation.program import ROOT
+from tests.artifacts.store import killed_uploads
+from tests.support.store_folders import failing, files
+from tests.support.store_objects import key_of
+from tests.support.stores import Stage
 from tests.support.waiting import wait_for
-
-from . import killed_uploads
-from .conftest import Stage
-from .test_contract import key_of
-from .test_local import failing, files
 
 DATA = os.urandom(250)
 KEY = key_of(DATA)

@@ -14,8 +14,7 @@ from artifacts.models import Artifact, ArtifactUse
 from artifacts.outputs import Maker, OutputMissing, SavedOutput, Secured, new_output, record, secure
 from artifacts.removal import remove_unknown
 from foundation.ids import new_id
-
-from .conftest import Stage
+from tests.support.stores import Stage
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 MAKER = Maker(new_id(), new_id(), 1)

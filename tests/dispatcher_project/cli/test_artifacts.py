@@ -14,8 +14,8 @@ from artifacts.models import Artifact, ArtifactUse
 from artifacts.store import s3
 from gpus.models import Process
 from jobs.models import Tenant
-from tests.dispatcher_project.cli.conftest import Terminal
 from tests.support.factories import make_tenant
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 

@@ -14,12 +14,13 @@ from gpus.errors import Verdict
 from gpus.health.circuits import circuit_of
 from gpus.models import AuditEntry
 from gpus.protocol import CircuitKind, ReleaseMode
-from tests.dispatcher_project.cli.conftest import Terminal, World
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 
 
-def break_server(world: World, times: int = 5) -> None:
+def break_server(world: QueueWorld, times: int = 5) -> None:
     """So many different jobs in a row fail by the server's fault."""
     for _ in range(times):
         world.job()
@@ -30,13 +31,13 @@ def break_server(world: World, times: int = 5) -> None:
         world.leases.confirm_ends([lease.ref])
 
 
-def state(world: World) -> str:
+def state(world: QueueWorld) -> str:
     circuit = circuit_of(CircuitKind.SERVER, "gpu-1", "m", world.ports.leases)
     assert circuit is not None
     return circuit.state.value
 
 
-def test_the_list_is_the_apis(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_the_apis(world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     assert terminal("circuits").said == "no circuit breaker has counted a failure\n"
     break_server(world)
@@ -51,7 +52,7 @@ def test_the_list_is_the_apis(world: World, terminal: Terminal, monkeypatch: pyt
     assert terminal("circuits", "--json").json == told
 
 
-def test_a_reset_closes_the_circuit_and_wakes_waiting_jobs(world: World, terminal: Terminal) -> None:
+def test_a_reset_closes_the_circuit_and_wakes_waiting_jobs(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     break_server(world)
     assert state(world) == "open"
@@ -82,13 +83,13 @@ def test_a_reset_closes_the_circuit_and_wakes_waiting_jobs(world: World, termina
     ],
 )
 def test_a_wrong_command_line_is_one_line(
-    world: World, terminal: Terminal, arguments: list[str], said: str
+    world: QueueWorld, terminal: Terminal, arguments: list[str], said: str
 ) -> None:
     run = terminal("circuits", *arguments)
     assert (run.status, run.said) == (2, said)
 
 
-def test_without_redis_the_list_says_so_and_a_reset_fails(world: World, terminal: Terminal) -> None:
+def test_without_redis_the_list_says_so_and_a_reset_fails(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
     assert "pool m is not listed: its Redis does not answer" in terminal("circuits").said

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command, get_commands, loa
 
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.commands import GROUPS
-from tests.dispatcher_project.cli.conftest import Screen
+from tests.support.terminal import Screen
 
 
 class Quiet(TerminalCommand):

@@ -18,12 +18,13 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.reports import retried
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 
-def fail(world: World, message: str = "exit code 1", **fields: object) -> Job:
+def fail(world: QueueWorld, message: str = "exit code 1", **fields: object) -> Job:
     job = world.job(push=False, **fields)
     end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message=message)
     world.clock.advance(1)
@@ -34,7 +35,7 @@ def states() -> list[str]:
     return list(Job.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_the_latest_dead_letters_and_their_groups_are_listed(world: World, terminal: Terminal) -> None:
+def test_the_latest_dead_letters_and_their_groups_are_listed(world: QueueWorld, terminal: Terminal) -> None:
     first, second = fail(world, "exit code 1"), fail(world, "exit code 2", model="other")
     odd = fail(world, "out of memory")
     assert [line.split()[0] for line in terminal("dlq").said.splitlines()[1:]] == [
@@ -51,7 +52,7 @@ def test_the_latest_dead_letters_and_their_groups_are_listed(world: World, termi
 
 
 def test_groups_have_the_apis_document(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(world, "exit code 1")
     fail(world, "out of memory", model="other")
@@ -64,7 +65,7 @@ def test_groups_have_the_apis_document(
 
 
 def test_a_group_is_retried_and_nothing_else(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_filters, "PAGE_JOBS", 2)
     world.server()
@@ -85,13 +86,13 @@ def test_a_group_is_retried_and_nothing_else(
     assert all(actor.startswith("cli:") for actor, _ in entries)
 
 
-def fail_again(world: World, message: str = "again") -> None:
+def fail_again(world: QueueWorld, message: str = "again") -> None:
     for job in Job.objects.filter(state="queued"):
         end_waiting(job.id, JobState.FAILED, world.clock.now(), code="bad_input", message=message)
 
 
 def test_a_retry_says_which_jobs_failed_again(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dlq, "RETRY_WAIT_SECONDS", 60.0)
     jobs = [fail(world) for _ in range(2)]
@@ -107,7 +108,7 @@ def test_a_retry_says_which_jobs_failed_again(
     assert (run.status, run.said.splitlines()[0]) == (1, f"{jobs[0].id} retried, failed again")
 
 
-def test_a_retry_waits_no_longer_than_it_may(world: World, terminal: Terminal) -> None:
+def test_a_retry_waits_no_longer_than_it_may(world: QueueWorld, terminal: Terminal) -> None:
     first, second = fail(world), fail(world)
     assert terminal("dlq", "retry", first.id, "--wait", "0").said == f"{first.id} retried, queued\n"
     run = terminal("dlq", "retry", "--all", "--yes", "--wait", "0.01")
@@ -115,7 +116,7 @@ def test_a_retry_waits_no_longer_than_it_may(world: World, terminal: Terminal) -
     assert terminal("dlq", "retry", second.id, "--wait", "9999").status != 0
 
 
-def test_an_unclear_or_unconfirmed_command_changes_nothing(world: World, terminal: Terminal) -> None:
+def test_an_unclear_or_unconfirmed_command_changes_nothing(world: QueueWorld, terminal: Terminal) -> None:
     fail(world)
     assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
     assert "give job ids, a filter" in terminal("dlq", "dismiss").said
@@ -126,7 +127,7 @@ def test_an_unclear_or_unconfirmed_command_changes_nothing(world: World, termina
 
 @pytest.mark.parametrize(("answer", "state"), [("y\n", "queued"), ("\n", "failed"), ("", "failed")])
 def test_a_person_at_the_terminal_is_asked_to_confirm(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, state: str
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, state: str
 ) -> None:
     class Keyboard(StringIO):
         def isatty(self) -> bool:
@@ -139,7 +140,7 @@ def test_a_person_at_the_terminal_is_asked_to_confirm(
     assert (run.said == "not confirmed: nothing was changed") == (state == "failed")
 
 
-def test_ids_that_are_not_dead_letters_are_reported(world: World, terminal: Terminal) -> None:
+def test_ids_that_are_not_dead_letters_are_reported(world: QueueWorld, terminal: Terminal) -> None:
     letter, waiting = fail(world), world.job(push=False)
     run = terminal("dlq", "dismiss", letter.id.lower(), waiting.id)
     assert run.status == 1
@@ -149,7 +150,7 @@ def test_ids_that_are_not_dead_letters_are_reported(world: World, terminal: Term
 
 
 def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a retry of jobs that fail at once would never end."""
     monkeypatch.setattr(job_filters, "PAGE_JOBS", 2)

@@ -14,8 +14,9 @@ from gpus.registry import processes
 from gpus.registry.audit import cli_actor
 from gpus.registry.processes import IndexGate
 from jobs.operations.index_switch import begin_switch
-from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
+from tests.support.queue_world import QueueWorld, world
+from tests.support.terminal import Terminal, terminal, while_waiting
 
 __all__ = ["patient", "terminal", "world"]
 pytestmark = pytest.mark.django_db
@@ -25,7 +26,7 @@ GPU, SWEEPS, WEB = Process.Kind.GPU, Process.Kind.SWEEPS, Process.Kind.WEB
 
 
 @pytest.fixture(autouse=True)
-def gates(world: World, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+def gates(world: QueueWorld, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
     def gate(fleet: str, layout: int) -> IndexGate:
         return IndexGate(world.client, fleet, layout, now_ms=world.clock.now_ms)
 
@@ -37,7 +38,7 @@ def beat(name: str, kind: str, layout: int = LAYOUT) -> None:
     processes.record_heartbeat(name, kind, layout, {})
 
 
-def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> None:
+def test_it_shows_layouts_and_processes(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     beat("host-a:1", GPU)
     beat("host-b:1", GPU, OTHER)
@@ -50,7 +51,7 @@ def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> Non
     assert {one["name"] for one in told["processes"]} == {"host-a:1", "host-b:1"}
 
 
-def test_a_switch_to_a_layout_without_processes_is_refused(world: World, terminal: Terminal) -> None:
+def test_a_switch_to_a_layout_without_processes_is_refused(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     beat("host-b:1", GPU, OTHER)
     refused = terminal("index", "switch", "--to", str(OTHER))
@@ -60,7 +61,7 @@ def test_a_switch_to_a_layout_without_processes_is_refused(world: World, termina
 
 
 def test_a_switch_shows_what_it_waits_for_until_it_is_done(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     beat("old", GPU)
@@ -80,7 +81,7 @@ def test_a_switch_shows_what_it_waits_for_until_it_is_done(
 
 
 def test_a_slow_switch_is_left_to_the_sweeps_or_cancelled(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     beat("old", GPU)
@@ -100,7 +101,7 @@ def test_a_slow_switch_is_left_to_the_sweeps_or_cancelled(
 
 
 def test_the_json_of_a_switch_is_one_document(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     beat("old", GPU)
@@ -115,7 +116,7 @@ def test_the_json_of_a_switch_is_one_document(
 
 
 def test_doctor_and_top_name_processes_with_another_layout(
-    patient: Patient, terminal: Terminal, world: World
+    patient: Patient, terminal: Terminal, world: QueueWorld
 ) -> None:
     beat("host-a:1", GPU)
     assert not [check for check in patient.ill() if check.startswith("layout")]

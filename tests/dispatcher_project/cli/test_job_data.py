@@ -16,21 +16,22 @@ from artifacts.models import Artifact, ArtifactUse
 from foundation.ids import new_id
 from gpus.models import AuditEntry, Process
 from jobs.models import Job
-from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, world
 from tests.support.factories import make_job, make_model
+from tests.support.queue_world import QueueWorld, world
+from tests.support.terminal import Terminal, terminal
 
 __all__ = ["terminal", "world"]
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def job(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+def job(world: QueueWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
     monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
     return make_job(make_model("m"))
 
 
-def store_artifact(world: World, job: Job, data: bytes, name: str, *, is_result: bool = False) -> str:
+def store_artifact(world: QueueWorld, job: Job, data: bytes, name: str, *, is_result: bool = False) -> str:
     now = timezone.now()
     row = Artifact.objects.create(
         id=new_id(), tenant_id=job.tenant_id, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data),
@@ -46,7 +47,7 @@ def end(job: Job, state: str, **values: Any) -> None:
 
 
 def test_the_result_is_printed_and_its_files_are_saved(
-    world: World, terminal: Terminal, job: Job, tmp_path: Path
+    world: QueueWorld, terminal: Terminal, job: Job, tmp_path: Path
 ) -> None:
     early = terminal("job", "result", job.id)
     assert (early.status, "it has no result yet" in early.said) == (2, True)
@@ -75,7 +76,7 @@ def test_the_result_is_printed_and_its_files_are_saved(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
 
 
-def test_a_long_result_is_read_from_its_artifact(world: World, terminal: Terminal, job: Job) -> None:
+def test_a_long_result_is_read_from_its_artifact(world: QueueWorld, terminal: Terminal, job: Job) -> None:
     whole = {"text": "x" * 5000}
     artifact_id = store_artifact(world, job, json.dumps(whole).encode(), "result.json", is_result=True)
     end(job, "completed", result={"$artifact": artifact_id})
@@ -88,7 +89,9 @@ def test_a_failed_job_has_no_result(terminal: Terminal, job: Job) -> None:
     assert (shown.status, shown.said) == (1, "failed run_failed no such prompt\n")
 
 
-def test_the_data_of_a_job_is_erased_after_a_question(world: World, terminal: Terminal, job: Job) -> None:
+def test_the_data_of_a_job_is_erased_after_a_question(
+    world: QueueWorld, terminal: Terminal, job: Job
+) -> None:
     early = terminal("job", "erase", job.id, "--yes")
     assert (early.status, "has not ended" in early.said) == (2, True), early.said
     film = store_artifact(world, job, b"film", "film.bin")
@@ -104,7 +107,7 @@ def test_the_data_of_a_job_is_erased_after_a_question(world: World, terminal: Te
 
 
 def test_no_file_is_erased_from_a_host_that_may_not_have_the_webs_folder(
-    world: World, terminal: Terminal, job: Job
+    world: QueueWorld, terminal: Terminal, job: Job
 ) -> None:
     film = store_artifact(world, job, b"film", "film.bin")
     end(job, "completed", result={"film": {"$artifact": film}})

@@ -9,8 +9,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.models import Job
-from tests.jobs.api.conftest import Account, account
 from tests.support.announced_jobs import end_job, new_job, write_lines
+from tests.support.api_world import Account, account
 
 pytestmark = pytest.mark.django_db
 

@@ -14,20 +14,23 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt
 from jobs.transitions import End
-from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 from tests.support.factories import make_running
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 
-def ended(world: World, job: Any, attempt: str, ending: Ending, policy: RetryPolicy | None = None) -> None:
+def ended(
+    world: QueueWorld, job: Any, attempt: str, ending: Ending, policy: RetryPolicy | None = None
+) -> None:
     at = world.clock.now()
     took = (at - Attempt.objects.get(id=attempt).started_at).total_seconds()
     end = End(job.id, attempt, 1, "gpu-1/0", ending, policy or RetryPolicy(), at, gpu_seconds=took)
     assert transitions.end_attempt(end).won
 
 
-def test_a_job_is_shown_with_attempts_timeline_and_events(world: World, terminal: Terminal) -> None:
+def test_a_job_is_shown_with_attempts_timeline_and_events(world: QueueWorld, terminal: Terminal) -> None:
     job = world.job()
     world.clock.advance(2)
     attempt = make_running(job, at=world.clock.now())
@@ -53,7 +56,7 @@ def test_a_job_is_shown_with_attempts_timeline_and_events(world: World, terminal
     assert [attempt["state"] for attempt in told["attempts"]] == ["failed", "completed"]
 
 
-def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: World, terminal: Terminal) -> None:
+def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: QueueWorld, terminal: Terminal) -> None:
     job = world.job()
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(5)
@@ -63,7 +66,7 @@ def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: World, termi
     assert "waited 0.0 s, ran 5.0 s, 35 s since the submit, 1 try used" in terminal("job", job.id).said
 
 
-def test_a_retried_dead_letter_shows_its_new_round(world: World, terminal: Terminal) -> None:
+def test_a_retried_dead_letter_shows_its_new_round(world: QueueWorld, terminal: Terminal) -> None:
     job = world.job()
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(5)
@@ -88,7 +91,7 @@ ValueError: no weights
 """
 
 
-def test_equal_attempts_are_folded_and_have_no_traceback(world: World, terminal: Terminal) -> None:
+def test_equal_attempts_are_folded_and_have_no_traceback(world: QueueWorld, terminal: Terminal) -> None:
     job, policy = world.job(), RetryPolicy(same_failures=0)
     for text in ["ValueError: no weights"] * 5 + ["exit code 1"] * 2:
         attempt = make_running(job, at=world.clock.now())
@@ -108,7 +111,7 @@ def test_equal_attempts_are_folded_and_have_no_traceback(world: World, terminal:
     assert left_out == "… equal attempts: started ×3, retrying ×3, queued ×3"
 
 
-def test_a_running_job_shows_its_percent_and_text(world: World, terminal: Terminal) -> None:
+def test_a_running_job_shows_its_percent_and_text(world: QueueWorld, terminal: Terminal) -> None:
     job = world.job()
     attempt = make_running(job, at=world.clock.now())
     ref = LeaseRef("gpu-1/0", job.id, attempt, 1)
@@ -122,7 +125,7 @@ def test_a_running_job_shows_its_percent_and_text(world: World, terminal: Termin
     assert "%" not in terminal("job", job.id).said.splitlines()[0]
 
 
-def test_a_traceback_is_shown_without_the_dispatchers_frames(world: World, terminal: Terminal) -> None:
+def test_a_traceback_is_shown_without_the_dispatchers_frames(world: QueueWorld, terminal: Terminal) -> None:
     job = world.job()
     assert terminal("job", job.id, "--traceback").said == f"no attempt of job {job.id} has a traceback"
     attempt = make_running(job, at=world.clock.now())
@@ -139,7 +142,9 @@ def test_a_traceback_is_shown_without_the_dispatchers_frames(world: World, termi
     assert shown["traceback"].startswith("Traceback")
 
 
-def test_it_follows_until_the_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_follows_until_the_end(
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = world.job()
     steps: list[Callable[[], Any]] = [
         lambda: make_running(job, at=world.clock.now()),

@@ -14,7 +14,8 @@ from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Terminal, World
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 
@@ -24,7 +25,7 @@ def shown(said: str) -> list[str]:
     return [line.split()[0] for line in said.splitlines()[1:]]
 
 
-def test_jobs_are_listed_the_newest_first_a_page_at_a_time(world: World, terminal: Terminal) -> None:
+def test_jobs_are_listed_the_newest_first_a_page_at_a_time(world: QueueWorld, terminal: Terminal) -> None:
     assert terminal("jobs").said == "no job matches\n"
     first, second, third = (world.job(push=False).id for _ in range(3))
     page = terminal("jobs", "--limit", "2").said
@@ -37,7 +38,7 @@ def test_jobs_are_listed_the_newest_first_a_page_at_a_time(world: World, termina
     assert terminal("jobs", "--json").json["before"] is None
 
 
-def test_jobs_are_filtered_as_by_the_api(world: World, terminal: Terminal) -> None:
+def test_jobs_are_filtered_as_by_the_api(world: QueueWorld, terminal: Terminal) -> None:
     other = Tenant.objects.create(name="acme")
     now = world.clock.now()
     long_ago = now - timedelta(hours=3)
@@ -59,7 +60,7 @@ def test_jobs_are_filtered_as_by_the_api(world: World, terminal: Terminal) -> No
 
 
 def test_a_list_reads_no_payload_and_makes_no_query_for_each_job(
-    world: World, terminal: Terminal, django_assert_max_num_queries: pytest.FixtureDef[object]
+    world: QueueWorld, terminal: Terminal, django_assert_max_num_queries: pytest.FixtureDef[object]
 ) -> None:
     for _ in range(5):
         world.job(push=False, payload={"prompt": "x" * 100})
@@ -71,7 +72,10 @@ def test_a_list_reads_no_payload_and_makes_no_query_for_each_job(
 
 @pytest.mark.parametrize("words", ["", "--tenant acme", "--since 2h", "--tenant acme --state failed"])
 def test_a_list_is_read_in_the_order_of_an_index(
-    world: World, terminal: Terminal, django_assert_max_num_queries: pytest.FixtureDef[object], words: str
+    world: QueueWorld,
+    terminal: Terminal,
+    django_assert_max_num_queries: pytest.FixtureDef[object],
+    words: str,
 ) -> None:
     """A large table is neither counted nor sorted for a page of it."""
     Tenant.objects.create(name="acme")
@@ -98,7 +102,7 @@ def test_a_list_is_read_in_the_order_of_an_index(
         ("servers nope", "no server is named nope"),
     ],
 )
-def test_wrong_arguments_are_one_line(world: World, terminal: Terminal, words: str, says: str) -> None:
+def test_wrong_arguments_are_one_line(world: QueueWorld, terminal: Terminal, words: str, says: str) -> None:
     world.job(push=False)
     run = terminal(*words.split(" "))
     assert run.status
@@ -106,7 +110,9 @@ def test_wrong_arguments_are_one_line(world: World, terminal: Terminal, words: s
     assert Job.objects.get().state == "queued"
 
 
-def test_jobs_are_cancelled_by_id_and_those_that_ended_are_reported(world: World, terminal: Terminal) -> None:
+def test_jobs_are_cancelled_by_id_and_those_that_ended_are_reported(
+    world: QueueWorld, terminal: Terminal
+) -> None:
     world.server()
     running = world.job()
     lease = world.claim()
@@ -128,7 +134,7 @@ def test_jobs_are_cancelled_by_id_and_those_that_ended_are_reported(world: World
     assert (again["outcome"], again["error"]) == ("cancelled", None)
 
 
-def test_jobs_are_cancelled_by_a_filter_after_a_count(world: World, terminal: Terminal) -> None:
+def test_jobs_are_cancelled_by_a_filter_after_a_count(world: QueueWorld, terminal: Terminal) -> None:
     kept = world.job(push=False)
     for _ in range(3):
         world.job(push=False, tags=["nightly"])
@@ -142,7 +148,7 @@ def test_jobs_are_cancelled_by_a_filter_after_a_count(world: World, terminal: Te
     assert (entry.action, entry.actor, entry.detail["jobs"]) == ("cancel_jobs", cli_actor(), 3)
 
 
-def test_servers_are_listed_with_what_is_wrong(world: World, terminal: Terminal) -> None:
+def test_servers_are_listed_with_what_is_wrong(world: QueueWorld, terminal: Terminal) -> None:
     for name in ("gpu-1", "gpu-2", "other"):
         world.server(name, slots=2)
     Server.objects.update(healthy=True)
@@ -168,7 +174,7 @@ def test_servers_are_listed_with_what_is_wrong(world: World, terminal: Terminal)
     assert one["problems"] == ["fails its health check: connection refused"]
 
 
-def test_the_last_telemetry_of_named_servers_is_shown(world: World, terminal: Terminal) -> None:
+def test_the_last_telemetry_of_named_servers_is_shown(world: QueueWorld, terminal: Terminal) -> None:
     world.server("box")
     world.server("http")
     Server.objects.filter(name="box").update(host="box.1")
@@ -189,7 +195,7 @@ def test_the_last_telemetry_of_named_servers_is_shown(world: World, terminal: Te
     assert "box:" not in terminal("servers").said
 
 
-def test_servers_are_listed_without_redis(world: World, terminal: Terminal) -> None:
+def test_servers_are_listed_without_redis(world: QueueWorld, terminal: Terminal) -> None:
     assert "no server is registered" in terminal("servers").said
     world.server()
     Server.objects.update(healthy=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatcher_project.management.commands.top import show_live
-from tests.dispatcher_project.cli.conftest import Screen
+from tests.support.terminal import Screen
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Screen, Terminal, World
 from tests.support.fakes import WrongClocks
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Screen, Terminal
 
 pytestmark = pytest.mark.django_db
 
@@ -28,7 +29,7 @@ def shown(screen: RenderableType) -> str:
     return text_of([screen], StringIO(), coloured=False)
 
 
-def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: World, terminal: Terminal) -> None:
+def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: QueueWorld, terminal: Terminal) -> None:
     server = world.server(slots=3)
     lost = world.job(push=False)
     end_waiting(lost.id, JobState.FAILED, world.clock.now(), code="timeout", message="too\x1b[2J\nslow")
@@ -61,7 +62,7 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: World, termi
     assert Job.objects.get(id=waiting.id).state == "queued"
 
 
-def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: Terminal) -> None:
+def test_without_redis_it_shows_what_the_database_knows(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.job()
     world.claim()
@@ -72,7 +73,7 @@ def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: 
     assert "m 1× up to" in run.said
 
 
-def test_a_clock_that_is_off_is_named(world: World) -> None:
+def test_a_clock_that_is_off_is_named(world: QueueWorld) -> None:
     said = shown(overview_screen(overview(world.ports)))
     assert "CLOCKS" not in said
     ports = replace(world.ports, clock_watch=WrongClocks(-90.0))
@@ -81,7 +82,7 @@ def test_a_clock_that_is_off_is_named(world: World) -> None:
 
 
 def test_on_a_small_terminal_the_fleet_gives_way_to_the_queues(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
         world.server(f"gpu-{number}")

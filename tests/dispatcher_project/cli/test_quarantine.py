@@ -6,13 +6,14 @@ import pytest
 
 from gpus.models import AuditEntry, Server
 from gpus.registry.audit import cli_actor
-from tests.dispatcher_project.cli.conftest import Terminal, World
-from tests.jobs.sweeps.test_quarantine import let_go
+from tests.support.quarantines import let_go
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 
 
-def test_a_quarantined_slot_is_listed_and_freed(world: World, terminal: Terminal) -> None:
+def test_a_quarantined_slot_is_listed_and_freed(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     assert terminal("quarantine").said == "no slot is in quarantine\n"
     job = world.job()
@@ -33,13 +34,13 @@ def test_a_quarantined_slot_is_listed_and_freed(world: World, terminal: Terminal
     assert (entry.actor, entry.detail["reason"]) == (cli_actor(), "seen")
 
 
-def test_a_slot_that_is_not_in_quarantine_is_one_line(world: World, terminal: Terminal) -> None:
+def test_a_slot_that_is_not_in_quarantine_is_one_line(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     assert terminal("free", "gpu-1/0", "--yes").said == "Slot gpu-1/0 is not in quarantine."
     assert "no slot 'gpu-9/0'" in terminal("free", "gpu-9/0", "--yes").said
 
 
-def test_every_slot_is_checked_before_the_question(world: World, terminal: Terminal) -> None:
+def test_every_slot_is_checked_before_the_question(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.job()
     let_go(world, world.claim())

@@ -11,15 +11,16 @@ from gpus.models import AuditEntry, ModelConfig, Placement, Server
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+from tests.support.queue_world import QueueWorld
 from tests.support.servers.llm_server import LlmServer
+from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 SIMULATOR = "gpu_host.node.simulator:run"
 
 
-def test_a_nodes_model_is_registered_with_fields_that_fit(world: World, terminal: Terminal) -> None:
+def test_a_nodes_model_is_registered_with_fields_that_fit(world: QueueWorld, terminal: Terminal) -> None:
     with Node(NodeConfig(handlers={"flux": SIMULATOR}, slots=3)) as node:
         run = terminal("register", node.url, "--yes", "--no-test", "--server", "box-1")
         again = terminal("register", node.url, "--yes", "--no-test", "--server", "box-1", "--json").json
@@ -62,7 +63,7 @@ def test_one_of_several_models_must_be_chosen(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(("state", "status"), [(JobState.COMPLETED, 0), (JobState.FAILED, 1)])
 def test_the_test_jobs_end_is_the_exit_status(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: JobState, status: int
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: JobState, status: int
 ) -> None:
     def work() -> None:
         end_waiting(

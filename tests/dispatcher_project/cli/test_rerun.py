@@ -9,13 +9,14 @@ import pytest
 
 from gpus.models import AuditEntry
 from jobs.models import Job
-from tests.dispatcher_project.cli.conftest import Terminal, World
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def job(world: World) -> Job:
+def job(world: QueueWorld) -> Job:
     world.server()
     made = world.job(push=False)
     Job.objects.filter(id=made.id).update(payload={"prompt": "a fox", "size": {"width": 64}}, priority=4)

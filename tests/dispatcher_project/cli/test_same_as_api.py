@@ -18,8 +18,9 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Run, Terminal, World
-from tests.jobs.sweeps.test_quarantine import let_go
+from tests.support.quarantines import let_go
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Run, Terminal
 
 pytestmark = pytest.mark.django_db
 
@@ -44,31 +45,31 @@ class Case:
     """make: an object to write to, and the words that name it. call, command: with `{0}`, `{1}` for those.
     second: a call after that one, where one command does both."""
 
-    make: Callable[[World, str], tuple[str, ...]]
+    make: Callable[[QueueWorld, str], tuple[str, ...]]
     call: tuple[str, str, dict[str, Any]]
     command: str
     second: tuple[str, str, dict[str, Any]] | None = None
 
 
-def server(world: World, name: str) -> tuple[str, ...]:
+def server(world: QueueWorld, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     Server.objects.filter(name=f"gpu-{name}").update(machine=f"box-{name}")
     return f"gpu-{name}", f"box-{name}"
 
 
-def switched_off(world: World, name: str) -> tuple[str, ...]:
+def switched_off(world: QueueWorld, name: str) -> tuple[str, ...]:
     words = server(world, name)
     Server.objects.filter(name=words[0]).update(desired="off")
     return words
 
 
-def tenant(world: World, name: str) -> tuple[str, ...]:
+def tenant(world: QueueWorld, name: str) -> tuple[str, ...]:
     row = Tenant.objects.create(name=f"acme-{name}")
     return row.name, str(row.pk)
 
 
-def paused(kind: str) -> Callable[[World, str], tuple[str, ...]]:
-    def make(world: World, name: str) -> tuple[str, ...]:
+def paused(kind: str) -> Callable[[QueueWorld, str], tuple[str, ...]]:
+    def make(world: QueueWorld, name: str) -> tuple[str, ...]:
         words = tenant(world, name) if kind == "tenant" else model(world, name)
         named = {"tenant": words[-1], "model": words[0], "system": ""}[kind]
         Pause.objects.create(kind=kind, name=named, since=world.clock.now(), actor="user:ann")
@@ -77,29 +78,29 @@ def paused(kind: str) -> Callable[[World, str], tuple[str, ...]]:
     return make
 
 
-def model(world: World, name: str) -> tuple[str, ...]:
+def model(world: QueueWorld, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     return ("m",)
 
 
-def key(world: World, name: str) -> tuple[str, ...]:
+def key(world: QueueWorld, name: str) -> tuple[str, ...]:
     row, _ = create_key(Tenant.objects.create(name=f"acme-{name}"), name="batch jobs")
     return row.prefix, row.tenant.name
 
 
-def waiting(world: World, name: str) -> tuple[str, ...]:
+def waiting(world: QueueWorld, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     return world.job(tags=[name]).id, name
 
 
-def dead_letter(world: World, name: str) -> tuple[str, ...]:
+def dead_letter(world: QueueWorld, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     job = world.job(push=False, tags=[name])
     end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message="exit code 1")
     return job.id, name
 
 
-def quarantined(world: World, name: str) -> tuple[str, ...]:
+def quarantined(world: QueueWorld, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     job = world.job()
     lease = world.claim()
@@ -199,7 +200,7 @@ def _alike(value: Any, names: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_command_writes_what_the_api_writes(case: Case, world: World, terminal: Terminal) -> None:
+def test_a_command_writes_what_the_api_writes(case: Case, world: QueueWorld, terminal: Terminal) -> None:
     operator, plaintext = create_key(Tenant.objects.create(name="ops"), ApiKey.Kind.OPERATOR)
     client = APIClient(headers={"Authorization": f"Bearer {plaintext}"})
 

@@ -10,10 +10,10 @@ import pytest
 
 from gpus.models import AuditEntry
 from jobs import ports as job_ports
-from tests.dispatcher_project.cli.conftest import run_command
-from tests.jobs.api.conftest import World
+from tests.support.api_world import ApiWorld
 from tests.support.factories import make_model, make_tenant
 from tests.support.fakes import ManualClock
+from tests.support.terminal import run_command
 from workflows.schedules.models import Schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +26,7 @@ NIGHTLY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def tenant(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(clock=ManualClock())
+    world = ApiWorld(clock=ManualClock())
     monkeypatch.setattr(job_ports, "production_ports", lambda: world.ports)
     make_model("zimg")
     make_tenant("acme")

@@ -19,7 +19,7 @@ from dispatcher_project.cli.screen import (
     takes_colours,
     text_of,
 )
-from tests.dispatcher_project.cli.conftest import Screen
+from tests.support.terminal import Screen
 
 HOSTILE = {
     "rich markup": ("[red]x[/red]", "[red]x[/red]"),

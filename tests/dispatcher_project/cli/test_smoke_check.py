@@ -14,7 +14,7 @@ import pytest
 from dispatcher_client.urllib_transport import UrllibTransport
 from dispatcher_project.cli import smoke_check
 from dispatcher_project.web.protocol import WebLimits
-from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.ports import free_port
 from tests.support.servers.api_imitation import ME, ApiImitation
 from tests.support.servers.serving import serving

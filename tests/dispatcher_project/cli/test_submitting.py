@@ -13,12 +13,13 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 
-def test_a_job_is_stored_with_its_options_and_queued(world: World, terminal: Terminal) -> None:
+def test_a_job_is_stored_with_its_options_and_queued(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     options = ("--priority", "2", "--tag", "night", "--tag", "x", "--json")
     first = terminal("submit", "m", '{"a": 1}', *options).json
@@ -28,7 +29,7 @@ def test_a_job_is_stored_with_its_options_and_queued(world: World, terminal: Ter
     assert terminal("submit", "m", "{}").said.strip().endswith("queued, position 2")
 
 
-def test_a_key_makes_a_repetition_harmless(world: World, terminal: Terminal) -> None:
+def test_a_key_makes_a_repetition_harmless(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     key = ("--idempotency-key", "k1")
     first = terminal("submit", "m", "{}", *key, "--json").json
@@ -39,7 +40,7 @@ def test_a_key_makes_a_repetition_harmless(world: World, terminal: Terminal) -> 
 
 
 def test_payloads_come_from_stdin_and_files_too(
-    world: World, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     (tmp_path / "p.json").write_text('{"from": "file"}')
@@ -65,7 +66,7 @@ def test_payloads_come_from_stdin_and_files_too(
     ],
 )
 def test_a_wrong_submit_is_one_line_and_stores_nothing(
-    world: World, terminal: Terminal, arguments: list[str], says: str
+    world: QueueWorld, terminal: Terminal, arguments: list[str], says: str
 ) -> None:
     world.server()
     run = terminal("submit", *arguments)
@@ -73,7 +74,7 @@ def test_a_wrong_submit_is_one_line_and_stores_nothing(
     assert not Job.objects.exists()
 
 
-def test_the_tenant_must_be_clear(world: World, terminal: Terminal) -> None:
+def test_the_tenant_must_be_clear(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     Tenant.objects.create(name="acme")
     assert "name a tenant with --tenant:" in terminal("submit", "m", "{}").said
@@ -89,7 +90,7 @@ def test_the_tenant_must_be_clear(world: World, terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(("state", "status"), [("completed", 0), ("failed", 1)])
 def test_wait_prints_the_result_or_the_error(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: str, status: int
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: str, status: int
 ) -> None:
     world.server()
 
@@ -106,7 +107,7 @@ def test_wait_prints_the_result_or_the_error(
 
 
 def test_wait_that_runs_out_has_a_status_of_its_own(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     while_waiting(monkeypatch, submitting, lambda: None)
     world.server()
@@ -114,7 +115,7 @@ def test_wait_that_runs_out_has_a_status_of_its_own(
     assert (run.status, run.json["status"]) == (3, "queued")
 
 
-def test_without_redis_the_job_is_durable(world: World, terminal: Terminal) -> None:
+def test_without_redis_the_job_is_durable(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
     run = terminal("submit", "m", "{}")

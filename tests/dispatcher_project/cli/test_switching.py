@@ -8,12 +8,13 @@ from dispatcher_project.cli import switching
 from gpus.models import AuditEntry, Pause, Server
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.transitions import End, end_attempt
-from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+from tests.support.queue_world import QueueWorld
+from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 
-def test_a_drained_server_gets_no_job_until_it_is_on_again(world: World, terminal: Terminal) -> None:
+def test_a_drained_server_gets_no_job_until_it_is_on_again(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     assert terminal("drain", "gpu-1").said == "gpu-1 set to draining\n"
     world.job()
@@ -26,7 +27,7 @@ def test_a_drained_server_gets_no_job_until_it_is_on_again(world: World, termina
     assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
 
 
-def test_all_servers_are_switched_off_only_with_all_and_yes(world: World, terminal: Terminal) -> None:
+def test_all_servers_are_switched_off_only_with_all_and_yes(world: QueueWorld, terminal: Terminal) -> None:
     world.server("gpu-1")
     world.server("gpu-2")
     assert terminal("off").said == "give servers by name, --machine or --all: exactly one of these"
@@ -40,7 +41,7 @@ def test_all_servers_are_switched_off_only_with_all_and_yes(world: World, termin
     assert set(Server.objects.values_list("desired", flat=True)) == {"off"}
 
 
-def test_a_pattern_selects_the_gpus_of_a_box_alone(world: World, terminal: Terminal) -> None:
+def test_a_pattern_selects_the_gpus_of_a_box_alone(world: QueueWorld, terminal: Terminal) -> None:
     for name in ("box-gpu0", "box-gpu1", "other-gpu0"):
         world.server(name)
     assert terminal("drain", "box-*").status == 0
@@ -49,7 +50,7 @@ def test_a_pattern_selects_the_gpus_of_a_box_alone(world: World, terminal: Termi
     assert terminal("drain", "none-*").said.startswith("no server is named none-*;")
 
 
-def test_a_machine_is_switched_in_one_transaction(world: World, terminal: Terminal) -> None:
+def test_a_machine_is_switched_in_one_transaction(world: QueueWorld, terminal: Terminal) -> None:
     for name, machine in (("box-gpu0", "box"), ("llm", "box"), ("box-gpu1", "other"), ("alone", None)):
         world.server(name)
         Server.objects.filter(name=name).update(machine=machine)
@@ -70,7 +71,7 @@ def test_a_machine_is_switched_in_one_transaction(world: World, terminal: Termin
 
 
 def test_wait_shows_running_jobs_until_none_is_left(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     job = world.job()
@@ -87,7 +88,7 @@ def test_wait_shows_running_jobs_until_none_is_left(
 
 
 def test_wait_ends_after_its_timeout(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     while_waiting(monkeypatch, switching, lambda: None)
     world.server()
@@ -100,7 +101,7 @@ def test_wait_ends_after_its_timeout(
     assert "1 job still running there; --wait waits for them" in terminal("drain", "gpu-1").said
 
 
-def test_without_redis_the_change_takes_effect_later(world: World, terminal: Terminal) -> None:
+def test_without_redis_the_change_takes_effect_later(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
     run = terminal("drain", "gpu-1")
@@ -108,7 +109,7 @@ def test_without_redis_the_change_takes_effect_later(world: World, terminal: Ter
     assert Server.objects.get().desired == "draining"
 
 
-def test_a_tenant_is_paused_and_resumed_by_name(world: World, terminal: Terminal) -> None:
+def test_a_tenant_is_paused_and_resumed_by_name(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     name = world.tenant.name
     assert terminal("pause", "tenant", name, "--reason", "owes us").said == f"tenant {name} paused\n"
@@ -122,7 +123,7 @@ def test_a_tenant_is_paused_and_resumed_by_name(world: World, terminal: Terminal
     assert {entry.target for entry in AuditEntry.objects.all()} == {f"tenant:{name}"}
 
 
-def test_the_system_and_models_are_paused_and_resumed(world: World, terminal: Terminal) -> None:
+def test_the_system_and_models_are_paused_and_resumed(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     assert (
         terminal("pause", "system").said

@@ -8,7 +8,7 @@ from django.utils import timezone
 from gpus.models import AuditEntry
 from gpus.registry.audit import cli_actor
 from jobs.models import SignInFailure
-from tests.dispatcher_project.cli.conftest import run_command
+from tests.support.terminal import run_command
 
 pytestmark = pytest.mark.django_db
 

@@ -10,8 +10,8 @@ from django.utils import timezone
 from jobs.models import ApiKey, Rollup, Tenant
 from jobs.operations.tenants import create_key
 from jobs.reports.rollups import HOUR, day_of
-from tests.dispatcher_project.cli.conftest import Terminal
 from tests.support.factories import make_job, make_tenant
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 

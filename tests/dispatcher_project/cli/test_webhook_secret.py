@@ -7,8 +7,7 @@ import pytest
 from gpus.models import AuditEntry
 from jobs.models import Tenant
 from jobs.operations.tenants import create_tenant
-
-from .conftest import Terminal
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 

@@ -17,9 +17,10 @@ from dispatcher_project.management.commands import run as run_command
 from dispatcher_project.management.commands import workflow as workflow_command
 from gpus.models import AuditEntry
 from jobs.operations.tenants import create_key
-from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
 from tests.support.factories import make_model, make_tenant
-from tests.workflows.definition.test_queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
+from tests.support.queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
+from tests.support.queue_world import QueueWorld, world
+from tests.support.terminal import Terminal, terminal, while_waiting
 from workflows.execution.advancer import Advancer
 from workflows.models import MapState, Run, RunEvent, Version
 from workflows.schedules.models import Schedule
@@ -58,7 +59,7 @@ broken = 3
 
 
 @pytest.fixture(autouse=True)
-def tenant(world: World) -> Any:
+def tenant(world: QueueWorld) -> Any:
     make_model("m")
     return make_tenant("operator")
 
@@ -70,13 +71,13 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def advance(world: World) -> None:
+def advance(world: QueueWorld) -> None:
     cancelling_runs(world.ports)
     for run in Run.objects.filter(finished_at=None):
         advance_now(Advancer(world.ports), run.id)
 
 
-def started(world: World, terminal: Terminal, file: str) -> str:
+def started(world: QueueWorld, terminal: Terminal, file: str) -> str:
     terminal("workflow", "put", file)
     run_id = terminal("workflow", "run", "choice", '{"images": ["a", "b"]}', "--json").json["run_id"]
     advance(world)
@@ -189,7 +190,9 @@ def test_a_python_workflow_with_a_mistake_names_its_line(
     )
 
 
-def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: Terminal, file: str) -> None:
+def test_a_run_is_started_listed_answered_and_signalled(
+    world: QueueWorld, terminal: Terminal, file: str
+) -> None:
     run_id = started(world, terminal, file)
     refused = terminal("workflow", "run", "choice", "{}")
     assert refused.status == 2
@@ -222,7 +225,7 @@ def test_a_run_is_started_listed_answered_and_signalled(world: World, terminal: 
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}
 
 
-def test_runs_are_filtered_and_paged(world: World, terminal: Terminal, file: str) -> None:
+def test_runs_are_filtered_and_paged(world: QueueWorld, terminal: Terminal, file: str) -> None:
     assert terminal("runs").said == "no runs; `workflow run NAME` starts one\n"
     first = started(world, terminal, file)
     part = {"name": "whole", "nodes": {"sub": {"workflow": "choice", "inputs": {"images": [1]}}}}
@@ -266,7 +269,9 @@ def test_a_key_means_one_run(terminal: Terminal, file: str) -> None:
     assert (bad.status, "printable ASCII" in bad.said) == (2, True), bad.said
 
 
-def test_a_run_is_paused_resumed_cancelled_and_restarted(world: World, terminal: Terminal, file: str) -> None:
+def test_a_run_is_paused_resumed_cancelled_and_restarted(
+    world: QueueWorld, terminal: Terminal, file: str
+) -> None:
     run_id = started(world, terminal, file)
     assert terminal("run", run_id, "--pause").said == f"{run_id} starts no further nodes\n"
     assert "paused" in terminal("runs").said
@@ -288,7 +293,7 @@ def test_a_run_is_paused_resumed_cancelled_and_restarted(world: World, terminal:
 
 
 def test_a_run_is_followed_to_its_end(
-    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = started(world, terminal, file)
 
@@ -314,7 +319,7 @@ def test_a_run_is_followed_to_its_end(
 
 
 def test_names_that_no_key_has_are_warned_of(
-    world: World, terminal: Terminal, file: str, tenant: Any
+    world: QueueWorld, terminal: Terminal, file: str, tenant: Any
 ) -> None:
     create_key(tenant, name="reviewer")
     human = {"title": "Which?", "choose_from": ["a"], "answer_by": ["reviewer", "reveiwer"]}
@@ -334,7 +339,7 @@ def test_names_that_no_key_has_are_warned_of(
 
 
 def test_a_file_runs_without_being_stored(
-    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = terminal("workflow", "run", file, '{"images": ["a"]}', "--priority", "2", "--json").json
     assert (started["workflow"], started["version"], started["priority"]) == ("_choice", 1, 2)
@@ -357,7 +362,7 @@ def test_no_workflow_is_stored_under_a_name_that_a_path_has(terminal: Terminal, 
 
 
 def test_a_run_is_waited_for(
-    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal("workflow", "put", file)
     late = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.01")
@@ -412,7 +417,7 @@ def test_what_has_a_name_stays_with_its_tenant(terminal: Terminal, file: str, tm
     assert missing == "there is no schedule often of the tenant operator; --tenant names another: other"
 
 
-def test_what_commands_change_is_audited(terminal: Terminal, world: World, file: str) -> None:
+def test_what_commands_change_is_audited(terminal: Terminal, world: QueueWorld, file: str) -> None:
     run_id = started(world, terminal, file)
     terminal("run", run_id, "--cancel")
     advance(world)
@@ -436,7 +441,7 @@ def test_what_commands_change_is_audited(terminal: Terminal, world: World, file:
     assert "run_cancelled:" not in shown, "the text is erased"
 
 
-def test_a_failed_run_names_its_node_once(terminal: Terminal, world: World, tmp_path: Path) -> None:
+def test_a_failed_run_names_its_node_once(terminal: Terminal, world: QueueWorld, tmp_path: Path) -> None:
     parent = tmp_path / "parent.json"
     parent.write_text(json.dumps({"nodes": {"sub": {"workflow": "nowhere"}}}))
     terminal("workflow", "put", str(parent))
@@ -447,7 +452,7 @@ def test_a_failed_run_names_its_node_once(terminal: Terminal, world: World, tmp_
 
 
 def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is(
-    terminal: Terminal, world: World, file: str
+    terminal: Terminal, world: QueueWorld, file: str
 ) -> None:
     run_id = started(world, terminal, file)
     shown = terminal("run", run_id).said
@@ -467,7 +472,7 @@ def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is
 
 
 def test_a_run_says_when_its_waits_and_its_deadline_end(
-    terminal: Terminal, world: World, tmp_path: Path
+    terminal: Terminal, world: QueueWorld, tmp_path: Path
 ) -> None:
     ask = {"human": {"title": "?", "choose_from": [1], "expires_seconds": 600}}
     path = tmp_path / "asks.json"
@@ -488,7 +493,7 @@ def test_a_run_says_when_its_waits_and_its_deadline_end(
     assert terminal("run", run_id, "--json").json["ends_in"]["misses_deadline"] is True
 
 
-def test_a_maps_row_counts_its_items(terminal: Terminal, world: World, tmp_path: Path) -> None:
+def test_a_maps_row_counts_its_items(terminal: Terminal, world: QueueWorld, tmp_path: Path) -> None:
     path = tmp_path / "many.json"
     path.write_text(json.dumps({"nodes": {"all": {"timer": {"seconds": 3600}, "map": {"count": 3}}}}))
     terminal("workflow", "put", str(path))
@@ -501,7 +506,7 @@ def test_a_maps_row_counts_its_items(terminal: Terminal, world: World, tmp_path:
     MapState.objects.update(completed=0, failed=0, running=3)
 
 
-def test_a_run_gets_a_callback_url(terminal: Terminal, world: World, file: str) -> None:
+def test_a_run_gets_a_callback_url(terminal: Terminal, world: QueueWorld, file: str) -> None:
     terminal("workflow", "put", file)
     url = "https://93.184.215.14/done"
     terminal("workflow", "run", "choice", '{"images": [1]}', "--callback-url", url)
@@ -530,7 +535,7 @@ def test_a_definition_of_queue_workflows_is_converted(terminal: Terminal, tmp_pa
 
 
 def test_nodes_on_screen_are_limited(
-    world: World, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = started(world, terminal, file)
     monkeypatch.setattr(runs_on_screen, "MAX_NODES", 0)

@@ -10,8 +10,9 @@ from gpus.registry.audit import cli_actor
 from jobs.api.authentication import principal_of_key
 from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
-from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
 from tests.support.fakes import make_ports
+from tests.support.queue_world import world
+from tests.support.terminal import Terminal, terminal
 
 __all__ = ["terminal", "world"]
 

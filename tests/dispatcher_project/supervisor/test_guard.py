@@ -12,9 +12,8 @@ import pytest
 from dispatcher_project.supervisor.guard import MARKER_VARIABLE, marked_processes
 from gpu_host.local.process import model_environment
 from tests.support.processes import is_alive
+from tests.support.supervised import Run, child
 from tests.support.waiting import wait_for
-
-from .conftest import Run, child
 
 # The grandchild leaves the process group and its parent's session, as a daemon would.
 WITH_GRANDCHILD = """

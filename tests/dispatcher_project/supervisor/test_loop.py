@@ -5,9 +5,8 @@ import signal
 from collections.abc import Callable
 
 from tests.support.processes import is_alive
+from tests.support.supervised import Run, child
 from tests.support.waiting import wait_for
-
-from .conftest import Run, child
 
 READY_AND_DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnotify('READY=1')\nsignal.pause()"
 

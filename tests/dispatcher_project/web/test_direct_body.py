@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import threading
@@ -10,13 +9,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
 import pytest
 from django.conf import settings
 
-from artifacts.keys import ObjectKey
-from artifacts.store.contract import SignedRequest
 from artifacts.store.folder import Folder
 from artifacts.store.local import LocalStore, Receiver
 from dispatcher_project.web import direct_body
@@ -24,6 +20,7 @@ from dispatcher_project.web.artifact_bytes import ArtifactBytes
 from dispatcher_project.web.protocol import Reason, WebLimits, bytes_in_kernel
 from tests.support.servers.serving import Served, serving, status_and_code
 from tests.support.sockets import until_closed
+from tests.support.transfers import files, get, key_of, put
 
 LIMITS = WebLimits(idle_seconds=60.0)
 ONE, OTHER = os.urandom(1_500_000), os.urandom(700_001)
@@ -34,24 +31,6 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store", "http://x/store", lambda: datetime.now(UTC), reserve_bytes=1)
 
 
-def key_of(data: bytes) -> ObjectKey:
-    return ObjectKey(7, hashlib.sha256(data).hexdigest())
-
-
-def head(signed: SignedRequest) -> bytes:
-    url = urlsplit(signed.url)
-    headers = "".join(f"{name}: {value}\r\n" for name, value in signed.headers.items())
-    return f"{signed.method} {url.path}?{url.query} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode()
-
-
-def put(store: LocalStore, data: bytes) -> bytes:
-    return head(store.sign_put(key_of(data), len(data), 60))
-
-
-def get(store: LocalStore, data: bytes) -> bytes:
-    return head(store.sign_get(key_of(data), 60))
-
-
 def next_answer(stream: BinaryIO) -> tuple[int, bytes]:
     """Status and body of the next answer; answers may arrive together."""
     status, length = int(stream.readline().split()[1]), 0
@@ -59,10 +38,6 @@ def next_answer(stream: BinaryIO) -> tuple[int, bytes]:
         if line.lower().startswith(b"content-length:"):
             length = int(line[15:])
     return status, stream.read(length)
-
-
-def files(store: LocalStore) -> list[Path]:
-    return [path for path in store.root.rglob("*") if path.is_file()]
 
 
 def test_a_connection_serves_further_requests_behind_each_transfer(store: LocalStore) -> None:

@@ -21,9 +21,9 @@ from artifacts.store.local import LocalStore, Receiver
 from dispatcher_project.web import artifact_bytes
 from dispatcher_project.web.artifact_bytes import ArtifactBytes
 from dispatcher_project.web.protocol import WebLimits
-from tests.dispatcher_project.web.test_direct_body import files, get, put
 from tests.support.servers.serving import WHOLE, serving, status_and_code
 from tests.support.sockets import until_closed
+from tests.support.transfers import files, get, put
 
 LIMITS = WebLimits(idle_seconds=60.0)
 DATA = os.urandom(3_000_000)

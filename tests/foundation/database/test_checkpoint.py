@@ -12,7 +12,7 @@ from django.db import connection
 
 from foundation.database.sqlite3.checkpoint import has_log, write_back
 from jobs.sweeps.registry import Sweeps
-from tests.foundation.database.test_sqlite3 import path, writer
+from tests.support.sqlite_writer import path, writer
 
 __all__ = ["path", "writer"]
 

@@ -5,36 +5,20 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 from django.db.utils import ConnectionHandler
-from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
 from foundation.database.sqlite3 import base
 from foundation.database.sqlite3.base import MAX_WAIT_SECONDS, RECENT_SECONDS, WaitingWriters
+from tests.support.sqlite_writer import TIMEOUT, path, writer
 
-TIMEOUT = 60
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "db.sqlite3"
-
-
-@pytest.fixture
-def writer(path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Any]:
-    handler = ConnectionHandler({"default": database(f"sqlite:///{path}?timeout={TIMEOUT}")})
-    writer: Any = handler["default"]
-    writer.inc_thread_sharing()
-    with django_db_blocker.unblock():
-        writer.ensure_connection()
-        yield writer
-        writer.close()
+__all__ = ["path", "writer"]
 
 
 class VirtualClock:

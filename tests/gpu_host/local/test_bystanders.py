@@ -11,7 +11,7 @@ from gpu_host.local.orders import Order
 from gpu_host.local.running import KEPT_SUSPECTS, Suspects
 from gpus.errors import Interrupted, ProcessDied
 from jobs.domain.retry import Ending
-from tests.gpu_host.local.conftest import Bench, Going
+from tests.support.local_bench import Bench, Going
 from tests.support.waiting import wait_for
 
 

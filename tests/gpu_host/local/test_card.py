@@ -11,7 +11,7 @@ import pytest
 from gpu_host.local.device import Memory
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import LocalGpuOptions
-from tests.gpu_host.local.conftest import MODELS, Bench, Going
+from tests.support.local_bench import MODELS, Bench, Going
 from tests.support.waiting import wait_for
 
 CONTEXT, WEIGHTS = 600.0, 150.0

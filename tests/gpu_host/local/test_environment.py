@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_host.local.process import model_environment
-from tests.gpu_host.local.conftest import Bench
+from tests.support.local_bench import Bench
 
 SECRETS = [
     "FLOWER_BASIC_AUTH",

@@ -10,7 +10,7 @@ import pytest
 from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import GpuError, Interrupted
-from tests.gpu_host.local.conftest import Bench, Going
+from tests.support.local_bench import Bench, Going
 from tests.support.waiting import wait_for
 
 

@@ -13,7 +13,7 @@ from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.process import Overdue
 from gpus.errors import GpuBusy
 from gpus.runners.base import Abort
-from tests.gpu_host.local.conftest import MODELS, Bench, Going
+from tests.support.local_bench import MODELS, Bench, Going
 from tests.support.waiting import wait_for
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_host.local.run_output import LINES_AT_ONCE
 from gpus.errors import ProcessDied
-from tests.gpu_host.local.conftest import Bench
+from tests.support.local_bench import Bench
 from tests.support.waiting import wait_for
 
 

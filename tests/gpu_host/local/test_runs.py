@@ -27,7 +27,7 @@ from gpus.errors import (
     RunTimedOut,
 )
 from gpus.runners.base import Abort
-from tests.gpu_host.local.conftest import MODELS, Bench
+from tests.support.local_bench import MODELS, Bench
 from tests.support.waiting import wait_for
 
 

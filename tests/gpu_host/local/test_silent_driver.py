@@ -17,8 +17,8 @@ from gpu_host.local.orders import Order, Stopped
 from gpu_host.local.watchdog import READ_SECONDS, Watchdog
 from gpus.errors import GpuBusy, Interrupted
 from gpus.runners.base import Abort
-from tests.gpu_host.local.conftest import MODELS, Going
 from tests.support.fake_nvml import HANGS_SECONDS, Card, FakeNvml
+from tests.support.local_bench import MODELS, Going
 from tests.support.waiting import wait_for
 
 ANSWER_SECONDS = 1.5

@@ -10,7 +10,7 @@ from gpu_host.local import process
 from gpu_host.local.device import session_pids
 from gpu_host.local.orders import Stopped
 from gpus.errors import GpuBusy, RunTimedOut
-from tests.gpu_host.local.conftest import Bench
+from tests.support.local_bench import Bench
 from tests.support.waiting import wait_for
 
 NOBODY = 2**22 + 1

@@ -11,7 +11,7 @@ from gpu_host.local.device import Memory, RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import GpuBusy, ProcessDied
 from gpus.runners.base import Abort
-from tests.gpu_host.local.conftest import MODELS, Bench
+from tests.support.local_bench import MODELS, Bench
 from tests.support.waiting import wait_for
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import OutOfMemory, ProcessDied
-from tests.gpu_host.local.conftest import Bench
+from tests.support.local_bench import Bench
 from tests.support.waiting import wait_for
 
 

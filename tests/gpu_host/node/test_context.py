@@ -12,8 +12,8 @@ import pytest
 
 from gpu_host.local.output import KEPT_SECONDS
 from gpu_host.node import server
-from tests.gpu_host.node.test_process import start as start_process
-from tests.gpu_host.node.test_process import stop as stop_process
+from tests.support.node_process import start as start_process
+from tests.support.node_process import stop as stop_process
 from tests.support.waiting import wait_for
 
 SAYS = "tests.gpu_host.node.custom_handlers:says"

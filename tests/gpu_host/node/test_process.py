@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,37 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.node_process import ROOT, start, stop
 from tests.support.waiting import wait_for
 
-ROOT = Path(__file__).parents[3]
 SIMULATOR = "gpu_host.node.simulator:run"
-ENVIRONMENT = {
-    **os.environ,
-    "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.test",
-    "DISPATCHER_NO_BOOTSTRAP": "1",
-}
-
-
-def start(*command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def stop(process: subprocess.Popen[str]) -> int:
-    process.send_signal(signal.SIGTERM)
-    try:
-        return process.wait(20)
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
 
 
 def farewell(left: str) -> str:

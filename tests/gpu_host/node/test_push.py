@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,25 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_host.node import work
-from tests.support.servers.raw_server import RawServer
+from tests.support.push_receiver import Receiver
 from tests.support.waiting import wait_for
-
-
-class Receiver(RawServer):
-    """statuses: of its answers in turn; then 200."""
-
-    def __init__(self) -> None:
-        self.statuses: list[int] = []
-        super().__init__(self._receive)
-
-    def _receive(self, visit) -> None:
-        visit.read_request()
-        status = self.statuses.pop(0) if self.statuses else 200
-        visit.send(f"HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n".encode())
-
-    def pushed(self, number: int = 0):
-        head, _, body = self.requests[number].decode().partition("\r\n\r\n")
-        return head, json.loads(body)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from gpus.runners.base import Abort, Accepted, Finished, RunRequest, StillRunnin
 from gpus.runners.log_tail import LOG_BYTES
 from gpus.runners.registry import runner_for
 from tests.gpu_host.node.caller import Caller
-from tests.gpu_host.node.test_process import start as start_process
-from tests.gpu_host.node.test_process import stop as stop_process
-from tests.gpu_host.node.test_push import Receiver
+from tests.support.node_process import start as start_process
+from tests.support.node_process import stop as stop_process
+from tests.support.push_receiver import Receiver
 from tests.support.waiting import wait_for
 
 PRINTS = "tests.gpu_host.node.custom_handlers:prints"

@@ -6,9 +6,9 @@ import pytest
 from django.utils import timezone
 
 from gpus.models import AuditEntry, Pause, Server
-from tests.jobs.api.conftest import Account, World, operator, world
-from tests.jobs.api.test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld, operator, world
 from tests.support.factories import make_model, make_server
+from tests.support.problems import problem
 
 __all__ = ["operator", "world"]
 
@@ -26,7 +26,7 @@ def flux(operator: Account) -> Server:
 # -- servers ---------------------------------------------------------------------------------------------
 
 
-def test_a_server_shows_desired_and_actual_state(operator: Account, world: World, flux: Server) -> None:
+def test_a_server_shows_desired_and_actual_state(operator: Account, world: ApiWorld, flux: Server) -> None:
     world.leases.views["s1"] = ["leased", "off"]
     told = operator.client.get(f"{ADMIN}/servers/s1").json()
     assert (told["server"], told["pool"], told["desired"], told["live"]) == ("s1", "big", "on", True)
@@ -41,7 +41,7 @@ def test_a_server_shows_desired_and_actual_state(operator: Account, world: World
     assert "headers" not in str(told)
 
 
-def test_a_server_is_switched_and_resized(operator: Account, world: World, flux: Server) -> None:
+def test_a_server_is_switched_and_resized(operator: Account, world: ApiWorld, flux: Server) -> None:
     answer = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "draining", "slots": 0}, format="json")
     assert answer.status_code == 200, answer.content
     assert (answer.json()["desired"], answer.json()["slots"]) == ("draining", 0)
@@ -52,7 +52,7 @@ def test_a_server_is_switched_and_resized(operator: Account, world: World, flux:
 
 
 def test_without_redis_a_server_is_shown_and_switched_all_the_same(
-    operator: Account, world: World, flux: Server
+    operator: Account, world: ApiWorld, flux: Server
 ) -> None:
     world.leases.away = True
     told = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off"}, format="json").json()
@@ -78,7 +78,7 @@ def test_a_switch_that_makes_no_sense_is_refused(
     problem(answer, 422, "validation_failed", pointer)
 
 
-def test_a_server_is_forgotten(operator: Account, world: World, flux: Server) -> None:
+def test_a_server_is_forgotten(operator: Account, world: ApiWorld, flux: Server) -> None:
     operator.client.patch(f"{ADMIN}/servers/s1", {"slots": 1}, format="json")
     assert operator.client.delete(f"{ADMIN}/servers/s1").status_code == 204
     assert (Server.objects.count(), world.leases.servers) == (0, {})
@@ -86,7 +86,7 @@ def test_a_server_is_forgotten(operator: Account, world: World, flux: Server) ->
 
 
 def test_a_server_with_a_slot_in_quarantine_is_not_forgotten(
-    operator: Account, world: World, flux: Server
+    operator: Account, world: ApiWorld, flux: Server
 ) -> None:
     now = timezone.now()
     flux.quarantined.create(slot=0, reason="timeout", since=now, until=now)
@@ -121,7 +121,7 @@ def test_servers_are_listed_by_name_page_by_page(operator: Account, flux: Server
 # -- pauses ----------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_paused_and_resumed(operator: Account, world: World, flux: Server) -> None:
+def test_a_model_is_paused_and_resumed(operator: Account, world: ApiWorld, flux: Server) -> None:
     url = f"{ADMIN}/models/flux"
     told = operator.client.post(f"{url}/pause", {"reason": "bad weights"}, format="json").json()
     assert told == {"kind": "model", "name": "flux", "paused": True, "changed": True, "live": True}
@@ -139,7 +139,7 @@ def test_a_model_is_paused_and_resumed(operator: Account, world: World, flux: Se
     assert operator.client.get(f"{ADMIN}/pauses").json() == {"results": []}
 
 
-def test_everything_is_paused_and_resumed(operator: Account, world: World, flux: Server) -> None:
+def test_everything_is_paused_and_resumed(operator: Account, world: ApiWorld, flux: Server) -> None:
     told = operator.client.post(f"{ADMIN}/pause").json()
     assert told == {"kind": "system", "name": "", "paused": True, "changed": True, "live": True}
     assert world.leases.servers["s1"].desired == "draining"

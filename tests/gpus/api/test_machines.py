@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpus.models import AuditEntry, Server
-from tests.jobs.api.conftest import Account, World, operator, world
-from tests.jobs.api.test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld, operator, world
 from tests.support.factories import make_model, make_server
+from tests.support.problems import problem
 
 __all__ = ["operator", "world"]
 
@@ -24,7 +24,7 @@ def box(operator: Account) -> None:
     make_server("other-gpu0", model=flux, machine="other")
 
 
-def test_one_request_switches_all_servers_and_returns_each(operator: Account, world: World) -> None:
+def test_one_request_switches_all_servers_and_returns_each(operator: Account, world: ApiWorld) -> None:
     world.leases.views["box-gpu0"] = ["leased", "free"]
     answer = operator.client.patch(BOX, {"desired": "off"}, format="json")
     assert answer.status_code == 200, answer.content
@@ -53,7 +53,7 @@ def test_a_machine_is_shown_without_a_change(operator: Account) -> None:
 
 
 def test_a_machine_is_switched_without_redis_which_is_called_once(
-    operator: Account, world: World, monkeypatch: pytest.MonkeyPatch
+    operator: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.leases.away = True
     asked: list[Any] = []

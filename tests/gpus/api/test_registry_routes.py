@@ -12,8 +12,8 @@ from gpus.runners import registry
 from gpus.runners.http_runner import SyncHttpRunner
 from gpus.runners.registry import RunnerRegistry
 from gpus.runners.transport import HttpTransport
-from tests.jobs.api.conftest import Account, World, acme, make_model, operator, world
-from tests.jobs.api.test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld, acme, make_model, operator, world
+from tests.support.problems import problem
 
 __all__ = ["acme", "operator", "world"]
 
@@ -23,7 +23,7 @@ CONFIGS = "/api/v1/admin/model-configs"
 SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate", "slots": 2}
 
 
-def test_a_server_is_registered_and_live(operator: Account, world: World) -> None:
+def test_a_server_is_registered_and_live(operator: Account, world: ApiWorld) -> None:
     answer = operator.client.post(REGISTER, SERVER | {"headers": {"X-Key": "s3cret"}}, format="json")
     assert answer.status_code == 201, answer.content
     told = answer.json()
@@ -63,7 +63,7 @@ def test_a_server_whose_runner_takes_uploads_has_an_upload_url(
     assert shown == {"s1": None, "s2": upload_url(Server.objects.get(name="s2"))}
 
 
-def test_without_redis_a_server_is_registered_all_the_same(operator: Account, world: World) -> None:
+def test_without_redis_a_server_is_registered_all_the_same(operator: Account, world: ApiWorld) -> None:
     world.leases.away = True
     answer = operator.client.post(REGISTER, SERVER, format="json")
     assert (answer.status_code, answer.json()["live"]) == (201, False)
@@ -103,7 +103,7 @@ def test_a_server_or_model_of_another_pool_is_a_conflict(operator: Account) -> N
     problem(answer, 409, "model_in_other_pool", "/pool")
 
 
-def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account, world: World) -> None:
+def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account, world: ApiWorld) -> None:
     url = f"{CONFIGS}/flux"
     made = operator.client.put(
         url, {"model_type": "async", "poll_endpoint_template": "/s/{id}", "max_retries": 3}, format="json"
@@ -177,7 +177,7 @@ def test_an_unknown_model_is_unknown(operator: Account, name: str) -> None:
     problem(operator.client.delete(f"{CONFIGS}/{name}"), 404, "unknown_model", "/model")
 
 
-def test_a_server_is_looked_at_before_it_is_registered(operator: Account, world: World) -> None:
+def test_a_server_is_looked_at_before_it_is_registered(operator: Account, world: ApiWorld) -> None:
     world.transport = HttpTransport()
     with Node(NodeConfig(handlers={"flux": "gpu_host.node.simulator:run"}, slots=2)) as node:
         answer = operator.client.post("/api/v1/admin/inspect", {"url": node.url}, format="json")

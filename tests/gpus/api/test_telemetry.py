@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpus.leasing.values import Measured, Spread, Summary
-from tests.jobs.api.conftest import Account, World, operator, world
-from tests.jobs.api.test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld, operator, world
 from tests.support.factories import make_model, make_server
+from tests.support.problems import problem
 
 __all__ = ["operator", "world"]
 
@@ -35,7 +35,7 @@ GPU = {
 
 
 @pytest.fixture(autouse=True)
-def box(operator: Account, world: World) -> None:
+def box(operator: Account, world: ApiWorld) -> None:
     make_server("box-gpu0", model=make_model("flux"), machine="box", host="box-gpu0.1")
     world.leases.measured["box-gpu0"] = [
         Measured(4.04, READING | {"gpu": GPU}),
@@ -105,14 +105,14 @@ def test_a_server_that_is_not_there(operator: Account, name: str) -> None:
     problem(answer, 404, "unknown_server", "/server")
 
 
-def test_without_redis_telemetry_is_unavailable(operator: Account, world: World) -> None:
+def test_without_redis_telemetry_is_unavailable(operator: Account, world: ApiWorld) -> None:
     world.leases.away = True
     answer = operator.client.get(URL)
     problem(answer, 503, "leasing_unavailable")
     assert answer["Retry-After"]
 
 
-def test_a_day_is_returned_in_summaries_with_units(operator: Account, world: World) -> None:
+def test_a_day_is_returned_in_summaries_with_units(operator: Account, world: ApiWorld) -> None:
     measures = {"utilisation": Spread(40.04, 0.0, 100.0), "ram_used_mb": Spread(2.0, 1.0, 3.0)}
     world.leases.summaries["box-gpu0"] = [
         Summary(12.04, 2, {}, {}),
@@ -144,7 +144,7 @@ MEASURES = (
 )
 
 
-def test_an_hour_is_returned_reading_by_reading(operator: Account, world: World) -> None:
+def test_an_hour_is_returned_reading_by_reading(operator: Account, world: ApiWorld) -> None:
     world.leases.summaries["box-gpu0"] = [Summary(12.0, 2, {}, {})]
     told = operator.client.get(URL, {"window": "hour"}).json()
     assert (told["seconds"], len(told["samples"]), told["summaries"]) == (3600, 3, [])

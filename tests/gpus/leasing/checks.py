@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis.stateful import invariant
 
-from .plain_model import PlainLeases
-from .rig import POOL, Rig
+from tests.gpus.leasing.plain_model import PlainLeases
+from tests.gpus.leasing.rig import POOL, Rig
 
 SERVERS, TENANTS = ("s1", "s2", "s3"), ("a", "b", "c")
 READ_POOL = """

@@ -8,8 +8,7 @@ from gpus.errors import Verdict
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, Lease
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 WELL, SERVER, MODEL, EITHER = Verdict.WELL, Verdict.SERVER, Verdict.MODEL, Verdict.EITHER
 RULES = CircuitRules(failures=3, rest_seconds=10.0, cap_seconds=35.0)

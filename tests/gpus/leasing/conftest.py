@@ -4,18 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from gpus.leasing.connect import connect
 from gpus.leasing.scripts import Client
+from tests.gpus.leasing.rig import Rig
+from tests.support.lease_client import client
 
-from .rig import Rig
-
-
-@pytest.fixture(scope="session")
-def client(valkey: EmbeddedValkey) -> Iterator[Client]:
-    found = connect(valkey.url)
-    yield found
-    found.close()
+__all__ = ["client"]
 
 
 @pytest.fixture(autouse=True)

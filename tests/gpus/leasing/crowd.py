@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 CROWDED = tuple(f"a{number}" for number in range(6))
 """Models of the class that is full: more than a tenant waits for that is named by each of them."""

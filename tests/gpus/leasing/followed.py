@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpus.protocol import Lease
-
-from .rig import WORKER, Rig
+from tests.gpus.leasing.rig import WORKER, Rig
 
 
 def reserve(rig: Rig, holder: Lease, attempt: str = "next", **how: object) -> Lease | None:

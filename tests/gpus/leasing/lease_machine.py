@@ -18,12 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import ExpiredLease, Follower
 from gpus.protocol import ExpiryVerdict, Ticket
-
-from .checks import SERVERS, TENANTS, Checks
-from .lease_steps import LeaseSteps
-from .operator_steps import MODELS, OperatorSteps
-from .plain_model import PlainLeases
-from .rig import POOL, Rig
+from tests.gpus.leasing.checks import SERVERS, TENANTS, Checks
+from tests.gpus.leasing.lease_steps import LeaseSteps
+from tests.gpus.leasing.operator_steps import MODELS, OperatorSteps
+from tests.gpus.leasing.plain_model import PlainLeases
+from tests.gpus.leasing.rig import POOL, Rig
 
 SWEEP_SECONDS = 2.0
 LATE_PRIORITY = (5, 9, 1)

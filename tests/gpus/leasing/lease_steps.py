@@ -7,11 +7,10 @@ import random
 import pytest
 
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
-
-from .operator_steps import HOSTS, MODELS
-from .plain_model import PlainLeases
-from .plain_values import Held, Slot
-from .rig import POOL, Rig
+from tests.gpus.leasing.operator_steps import HOSTS, MODELS
+from tests.gpus.leasing.plain_model import PlainLeases
+from tests.gpus.leasing.plain_values import Held, Slot
+from tests.gpus.leasing.rig import POOL, Rig
 
 WORKERS = ("w1", "w1", "w1", "w1", "w2")
 SECONDS = (None, 0.0, 0.25, 1.0, 1.0, 3.5, 20.0)

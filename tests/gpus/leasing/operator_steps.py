@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 from gpus.protocol import BANDS, TenantSpec, split_slot
-
-from .checks import SERVERS, TENANTS
-from .plain_model import PlainLeases
-from .rig import POOL, Rig
+from tests.gpus.leasing.checks import SERVERS, TENANTS
+from tests.gpus.leasing.plain_model import PlainLeases
+from tests.gpus.leasing.rig import POOL, Rig
 
 MODELS, HOSTS = ("flux", "ltx2", "zimg"), (None, None, None, "box")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from .plain_servers import PlainServers
-from .plain_values import LEASE_US, Held, Server, Slot, Waiting, Warm
+from tests.gpus.leasing.plain_servers import PlainServers
+from tests.gpus.leasing.plain_values import LEASE_US, Held, Server, Slot, Waiting, Warm
 
 
 class PlainFollowers(PlainServers):

@@ -6,8 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from gpus.protocol import Ticket
-
-from .plain_values import HEAD_START_US, LAG_JOBS, LAG_SECONDS, LETS_PASS, Band, Held, Rules, Server, Waiting
+from tests.gpus.leasing.plain_values import (
+    HEAD_START_US,
+    LAG_JOBS,
+    LAG_SECONDS,
+    LETS_PASS,
+    Band,
+    Held,
+    Rules,
+    Server,
+    Waiting,
+)
 
 
 class PlainLine:

@@ -7,9 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpus.protocol import split_slot
-
-from .plain_followers import PlainFollowers
-from .plain_values import ADOPTION_REST_CAP_US, LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting, Warm
+from tests.gpus.leasing.plain_followers import PlainFollowers
+from tests.gpus.leasing.plain_values import (
+    ADOPTION_REST_CAP_US,
+    LEASE_US,
+    NEWEST_COUNTS,
+    Held,
+    Server,
+    Slot,
+    Waiting,
+    Warm,
+)
 
 
 class PlainLeases(PlainFollowers):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .plain_line import PlainLine
-from .plain_values import MAX_SKIPS, NEAR_SLOTS, NEAR_US, WALK, Server, Slot, Waiting
+from tests.gpus.leasing.plain_line import PlainLine
+from tests.gpus.leasing.plain_values import MAX_SKIPS, NEAR_SLOTS, NEAR_US, WALK, Server, Slot, Waiting
 
 
 class PlainPassing(PlainLine):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gpus.protocol import split_slot
-
-from .plain_passing import PlainPassing
-from .plain_values import Server, Slot
+from tests.gpus.leasing.plain_passing import PlainPassing
+from tests.gpus.leasing.plain_values import Server, Slot
 
 IDLE = ("free", "off")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import Lease
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 def lose_index(rig: Rig) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpus.protocol import Lease, ReleaseMode
-
-from .rig import Rig, counts, ref_of
+from tests.gpus.leasing.rig import Rig, counts, ref_of
 
 
 def handed_over(rig: Rig, slots: int = 1) -> Lease:

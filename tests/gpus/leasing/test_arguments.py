@@ -9,8 +9,7 @@ import pytest
 
 from gpus.leasing.codec import BadCall
 from gpus.leasing.library import FOLDER, BadScript, parameters_of, read_parameters, script_names, with_locals
-
-from .rig import Rig
+from tests.gpus.leasing.rig import Rig
 
 HEAD = "-- Why: w\n-- Keys: none\n-- Args:\n{args}-- Returns: r\n{code}"
 

@@ -10,8 +10,7 @@ import pytest
 from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
 from gpus.leasing.scripts import Client
 from gpus.protocol import ServerSpec, TenantSpec
-
-from .rig import Rig
+from tests.gpus.leasing.rig import Rig
 
 GRANTED = [TenantSpec(name, 1.0, "urgent") for name in ("urgent", "normal", "bulk")]
 PRIORITY = {"urgent": 1, "normal": 5, "bulk": 9}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .crowd import CROWDED, commands, costs, full_class, one_who_waits_for
-from .rig import POOL, Rig
+from tests.gpus.leasing.crowd import CROWDED, commands, costs, full_class, one_who_waits_for
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])

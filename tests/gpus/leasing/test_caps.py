@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import ExpiryVerdict, Lease, PoolSpec, PushOutcome, TenantSpec
-
-from .rig import MODEL, POOL, WORKER, Rig, counts
-from .test_rebuild import begin, database_lease
+from tests.gpus.leasing.rebuild_rig import begin, database_lease
+from tests.gpus.leasing.rig import MODEL, POOL, WORKER, Rig, counts
 
 
 def running(rig: Rig, tenant: str) -> int:

@@ -8,9 +8,8 @@ import random
 import pytest
 
 from gpus.protocol import Lease
-
-from .followed import reserve
-from .rig import Rig
+from tests.gpus.leasing.followed import reserve
+from tests.gpus.leasing.rig import Rig
 
 
 class Slots:

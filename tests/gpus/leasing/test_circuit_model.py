@@ -11,8 +11,7 @@ from gpus.errors import Verdict
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, Lease
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 RULES = CircuitRules(failures=3, rest_seconds=8.0, cap_seconds=60.0)
 SERVERS = {"s1": 3, "s2": 2, "s3": 1}
@@ -47,7 +46,7 @@ class Plain:
         self.__init__()  # type: ignore[misc]
 
 
-class World:
+class CircuitWorld:
     def __init__(self, rig: Rig, seed: int) -> None:
         self.rig, self.chance = rig, random.Random(seed)
         self.servers = {name: Plain() for name in SERVERS}
@@ -182,7 +181,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_circuits_match_the_plain_model(client: Client, fleet: str, seed: int) -> None:
-    world = World(Rig(client, fleet, circuit_rules=RULES).open(), seed)
+    world = CircuitWorld(Rig(client, fleet, circuit_rules=RULES).open(), seed)
     for _ in range(400):
         world.step()
     assert any(circuit.opens for circuit in (*world.servers.values(), *world.models.values())) or seed

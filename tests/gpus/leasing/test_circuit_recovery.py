@@ -6,8 +6,7 @@ import pytest
 
 from gpus.errors import Verdict
 from gpus.protocol import CircuitKind, CircuitState
-
-from .circuit_rig import (
+from tests.gpus.leasing.circuit_rig import (
     ANSWERED,
     MODEL,
     NOTHING,
@@ -18,7 +17,7 @@ from .circuit_rig import (
     rig,
     server,
 )
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 __all__ = ["rig"]
 

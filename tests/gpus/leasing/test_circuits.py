@@ -7,8 +7,7 @@ from gpus.errors import Verdict
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitKind, CircuitState, ExpiryVerdict, ReleaseMode
-
-from .circuit_rig import (
+from tests.gpus.leasing.circuit_rig import (
     EITHER,
     MODEL,
     SERVER,
@@ -21,7 +20,7 @@ from .circuit_rig import (
     rig,
     server,
 )
-from .rig import POOL, WORKER, Rig
+from tests.gpus.leasing.rig import POOL, WORKER, Rig
 
 __all__ = ["rig"]
 

@@ -9,9 +9,8 @@ import pytest
 
 from gpus.errors import Verdict
 from gpus.protocol import CircuitState, Lease
-
-from .circuit_rig import EITHER, MODEL, NOTHING, WELL, end, model, rig, server
-from .rig import POOL, Rig
+from tests.gpus.leasing.circuit_rig import EITHER, MODEL, NOTHING, WELL, end, model, rig, server
+from tests.gpus.leasing.rig import POOL, Rig
 
 __all__ = ["rig"]
 

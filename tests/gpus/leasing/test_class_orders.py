@@ -13,9 +13,8 @@ from gpus.leasing.library import library_code
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import BANDS, CircuitState, Lease
-
-from .plain_values import Server
-from .rig import POOL, Rig
+from tests.gpus.leasing.plain_values import Server
+from tests.gpus.leasing.rig import POOL, Rig
 
 MODELS, TENANTS = ("flux", "llm", "sdxl", "zimg"), ("a", "b", "c", "d", "e")
 FAILING = MODELS[:2]

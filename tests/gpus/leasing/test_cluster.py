@@ -15,10 +15,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import time_of
 from gpus.leasing.connect import connect
 from gpus.protocol import PoolSpec
+from tests.gpus.leasing.rig import POOL, WORKER, Rig
 from tests.support.ports import free_port
 from verification.proving.cluster import NODES, ClusterValkeys, move_slot
-
-from .rig import POOL, WORKER, Rig
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisFleets
+from tests.gpus.leasing.rig import Rig
 from tests.support.servers.sentinels import NEVER_SECONDS, watched
-
-from .rig import Rig
 
 
 @pytest.mark.parametrize(

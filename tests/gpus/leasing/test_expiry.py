@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import ExpiryVerdict, Lease
-
-from .rig import Rig, counts, ref_of
+from tests.gpus.leasing.rig import Rig, counts, ref_of
+from tests.support.lease_expiry import expire
 
 ADOPTABLE, QUARANTINED, FREE = ExpiryVerdict.ADOPTABLE, ExpiryVerdict.QUARANTINED, ExpiryVerdict.FREE
-
-
-def expire(rig: Rig, seconds: float = 16) -> None:
-    """Time passes and the sweep ticks, as it does."""
-    for _ in range(int(seconds / 2)):
-        rig.leases.expired()
-        rig.wait(2)
 
 
 def expired_lease(rig: Rig) -> Lease:

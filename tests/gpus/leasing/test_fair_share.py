@@ -14,8 +14,7 @@ from benchmarks import fairness
 from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
 from gpus.leasing.scripts import Client
 from gpus.protocol import ServerSpec, TenantSpec
-
-from .rig import WORKER, Rig, counts
+from tests.gpus.leasing.rig import WORKER, Rig, counts
 
 
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])

@@ -13,8 +13,7 @@ from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease
 from gpus.registry.processes import IndexGate
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 LEASE, RENEW, LOOK = 15.0, 5.0, 2.0
 HOUR = 3600.0

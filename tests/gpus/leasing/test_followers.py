@@ -7,10 +7,9 @@ import pytest
 from gpus.errors import Verdict
 from gpus.leasing.values import ParkedFor
 from gpus.protocol import PushOutcome
-
-from .followed import followed, reserve, state
-from .rig import MODEL, POOL, WORKER, Rig
-from .test_expiry import expire
+from tests.gpus.leasing.followed import followed, reserve, state
+from tests.gpus.leasing.rig import MODEL, POOL, WORKER, Rig
+from tests.support.lease_expiry import expire
 
 # -- claimed ahead -----------------------------------------------------------------------------------------
 

@@ -9,11 +9,10 @@ import pytest
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Follower
 from gpus.protocol import ExpiryVerdict, Lease
-
-from .followed import followed, reserve, state
-from .rebuild_rig import begin, database_lease, lose_index
-from .rig import MODEL, POOL, WORKER, Rig
-from .test_expiry import expire
+from tests.gpus.leasing.followed import followed, reserve, state
+from tests.gpus.leasing.rebuild_rig import begin, database_lease, lose_index
+from tests.gpus.leasing.rig import MODEL, POOL, WORKER, Rig
+from tests.support.lease_expiry import expire
 
 # -- it does not begin -------------------------------------------------------------------------------------
 

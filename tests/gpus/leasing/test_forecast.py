@@ -10,10 +10,9 @@ import pytest
 from gpus.errors import Verdict
 from gpus.leasing.values import Pushed, StartsIn
 from gpus.protocol import PushOutcome
-
-from . import circuit_rig
-from .circuit_rig import fail
-from .rig import MODEL, POOL, Rig
+from tests.gpus.leasing import circuit_rig
+from tests.gpus.leasing.circuit_rig import fail
+from tests.gpus.leasing.rig import MODEL, POOL, Rig
 
 rig = circuit_rig.rig  # its circuits open soon
 

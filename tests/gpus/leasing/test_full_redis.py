@@ -12,9 +12,8 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingFull
 from gpus.leasing.connect import connect
 from gpus.protocol import ExpiryVerdict, Lease
-
-from .rebuild_rig import begin, database_lease
-from .rig import POOL, Rig
+from tests.gpus.leasing.rebuild_rig import begin, database_lease
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import PushOutcome, TenantSpec
-
-from .rig import POOL, Rig
-from .test_rebuild import begin, database_lease
+from tests.gpus.leasing.rebuild_rig import begin, database_lease
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 def test_a_tenant_without_rules_is_in_the_normal_band(rig: Rig) -> None:

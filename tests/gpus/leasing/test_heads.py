@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gpus.leasing.library import FOLDER, script_names
-
-from .lua_calls import OF_EACH_CALL, code_of, functions, keys_of
-from .rig import POOL, WORKER, Rig
+from tests.gpus.leasing.lua_calls import OF_EACH_CALL, code_of, functions, keys_of
+from tests.gpus.leasing.rig import POOL, WORKER, Rig
 
 
 def listed(script: str) -> list[str]:

@@ -9,8 +9,7 @@ import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.leasing.library import FOLDER
-
-from .rig import WORKER, Rig
+from tests.gpus.leasing.rig import WORKER, Rig
 
 MAX_FILES = 25
 

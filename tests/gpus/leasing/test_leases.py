@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpus.protocol import ReleaseMode
-
-from .rig import POOL, START_MS, WORKER, Rig, ref_of
+from tests.gpus.leasing.rig import POOL, START_MS, WORKER, Rig, ref_of
 
 
 def test_a_claim_gives_a_slot_and_a_ticket_or_neither(rig: Rig) -> None:

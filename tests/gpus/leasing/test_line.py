@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from gpus.protocol import PushOutcome
-
-from .rig import MODEL, POOL, Rig
+from tests.gpus.leasing.rig import MODEL, POOL, Rig
 
 
 def test_a_tenants_tickets_go_in_order_of_place(rig: Rig) -> None:

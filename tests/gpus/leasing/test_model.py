@@ -9,9 +9,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from gpus.leasing import scripts
 from gpus.leasing.library import library_code
 from gpus.leasing.scripts import Client
-
-from . import plain_line
-from .lease_machine import LeaseMachine
+from tests.gpus.leasing import plain_line
+from tests.gpus.leasing.lease_machine import LeaseMachine
 
 
 def run(client: Client, most_ordered: int) -> None:

@@ -4,8 +4,7 @@ and not for long."""
 from __future__ import annotations
 
 from gpus.protocol import Lease
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 def both_busy(rig: Rig) -> dict[str, Lease]:

@@ -6,8 +6,7 @@ import pytest
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.scripts import Client
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])

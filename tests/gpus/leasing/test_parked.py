@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from gpus.protocol import PushOutcome, Ticket
-
-from .rig import POOL, Rig, counts
-from .test_rebuild import begin, database_lease
+from tests.gpus.leasing.rebuild_rig import begin, database_lease
+from tests.gpus.leasing.rig import POOL, Rig, counts
 
 
 def test_a_paused_tenants_tickets_are_not_leased(rig: Rig) -> None:

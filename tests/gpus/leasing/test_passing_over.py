@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 def test_a_slot_stays_with_its_warm_model_while_the_head_is_patient(rig: Rig) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from gpus.leasing.values import QueueStatus
 from gpus.protocol import PushOutcome
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 AB = ("a", "b")
 

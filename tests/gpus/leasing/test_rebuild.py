@@ -9,9 +9,8 @@ import pytest
 
 from gpus.errors import LeasingUnavailable
 from gpus.protocol import Lease, PushOutcome, ReleaseMode
-
-from .rebuild_rig import begin, database_lease, lost
-from .rig import POOL, Rig
+from tests.gpus.leasing.rebuild_rig import begin, database_lease, lost
+from tests.gpus.leasing.rig import POOL, Rig
 
 __all__ = ["lost"]
 

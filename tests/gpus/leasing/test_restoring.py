@@ -9,9 +9,8 @@ import pytest
 
 from gpus.leasing import store
 from gpus.protocol import Lease, PushOutcome
-
-from .rebuild_rig import begin, database_lease, lose_index, lost
-from .rig import POOL, Rig
+from tests.gpus.leasing.rebuild_rig import begin, database_lease, lose_index, lost
+from tests.gpus.leasing.rig import POOL, Rig
 
 __all__ = ["lost"]
 

@@ -33,8 +33,7 @@ from gpus.leasing.library import (
 )
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
-
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 HEAD = "-- Why: w\n-- Keys: k\n-- Args: none\n-- Returns: r\n"
 

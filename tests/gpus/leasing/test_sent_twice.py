@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import ReleaseMode
-
-from .rig import Rig, ref_of
+from tests.gpus.leasing.rig import Rig, ref_of
 
 
 def test_a_claim_sent_twice_gives_the_same_lease(rig: Rig) -> None:

@@ -14,9 +14,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing import connect as connect_module
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import _ask
+from tests.gpus.leasing.rig import POOL, Rig
 from tests.support.servers.sentinels import NEVER_SECONDS, direct, wait_until, watched
-
-from .rig import POOL, Rig
 
 PROMISED_SECONDS = 10.0
 """docs/reference/failures.md, from the promotion on."""

@@ -17,10 +17,9 @@ from gpus.leasing.connect import connect
 from gpus.leasing.library import library_code, library_name
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Ticket
+from tests.gpus.leasing.rig import POOL, Rig
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
-
-from .rig import POOL, Rig
 
 
 def test_a_restarted_server_is_noticed_and_its_old_index_not_trusted(tmp_path: Path) -> None:

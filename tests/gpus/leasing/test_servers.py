@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import PoolSpec, Ticket
-
-from .rig import MODEL, POOL, Rig, counts
+from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts
 
 
 def test_new_slots_return_wakes_for_waiting_tickets(rig: Rig) -> None:

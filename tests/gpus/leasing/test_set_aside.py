@@ -8,10 +8,9 @@ import pytest
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, ServerSpec
-
-from .circuit_rig import MODEL, WELL, end, model
-from .crowd import CROWDED, commands, costs, crowd, full_class, one_who_waits_for
-from .rig import POOL, Rig, counts
+from tests.gpus.leasing.circuit_rig import MODEL, WELL, end, model
+from tests.gpus.leasing.crowd import CROWDED, commands, costs, crowd, full_class, one_who_waits_for
+from tests.gpus.leasing.rig import POOL, Rig, counts
 
 WITH_BROKEN = (*CROWDED[:4], "broken")
 REST_SECONDS = 1000.0

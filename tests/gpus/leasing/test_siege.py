@@ -11,8 +11,7 @@ import pytest
 from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
 from gpus.leasing.scripts import Client
 from gpus.protocol import ServerSpec
-
-from .siege import LONGEST, PATIENCE, SLOTS, Siege
+from tests.gpus.leasing.siege import LONGEST, PATIENCE, SLOTS, Siege
 
 MAX_SKIPS, LETS_PASS = 8, 15
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpus.protocol import ReleaseMode
-
-from .rig import POOL, Rig, counts
+from tests.gpus.leasing.rig import POOL, Rig, counts
 
 
 def test_fewer_slots_get_no_new_lease_above_the_number_and_running_jobs_finish(rig: Rig) -> None:

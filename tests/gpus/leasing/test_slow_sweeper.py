@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import ExpiryVerdict, Lease
-
-from .rig import Rig
+from tests.gpus.leasing.rig import Rig
 
 LEASE, RENEW = 15.0, 5.0
 

@@ -9,8 +9,7 @@ from collections import Counter
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease, PoolSpec, QueueAlgorithm, ReleaseMode, ServerSpec, Ticket
-
-from .rig import POOL
+from tests.gpus.leasing.rig import POOL
 
 THREADS, OPERATIONS = 8, 500
 SERVERS, SLOTS = 3, 4

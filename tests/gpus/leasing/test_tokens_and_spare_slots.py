@@ -9,8 +9,7 @@ import pytest
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import ParkedFor, SpareSlots, Tokens
-
-from .rig import MODEL, POOL, Rig
+from tests.gpus.leasing.rig import MODEL, POOL, Rig
 
 
 def take(rig: Rig, tokens: int = 1, *, tenant: str = "t", per_second: float = 2.0, burst: int = 4) -> Tokens:

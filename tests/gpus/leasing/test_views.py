@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .rig import POOL, Rig
+from tests.gpus.leasing.rig import POOL, Rig
 
 
 def test_views_show_slots_and_depths(rig: Rig) -> None:

@@ -6,9 +6,8 @@ import pytest
 
 from gpus.errors import Verdict
 from gpus.leasing.codec import MAX_WARM
-
-from .crowd import commands, crowd
-from .rig import POOL, Rig
+from tests.gpus.leasing.crowd import commands, crowd
+from tests.gpus.leasing.rig import POOL, Rig
 
 MODELS, TURNS = ("flux", "ltx2", "zimg"), 16
 """TURNS: of tenants that wait for many models, so many are looked at for one of a model that is loaded."""

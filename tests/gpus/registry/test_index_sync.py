@@ -11,9 +11,9 @@ from gpus.protocol import PushOutcome
 from gpus.registry import controls
 from gpus.registry.index_sync import mirror, mirror_registry
 from gpus.registry.registry import remove_server
-from tests.gpus.leasing.conftest import client
 from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts
 from tests.support.factories import make_model, make_server
+from tests.support.lease_client import client
 
 __all__ = ["client"]
 pytestmark = pytest.mark.django_db

@@ -10,27 +10,27 @@ from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.quarantine import free_slot, open_quarantines
 from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Attempt
-from tests.jobs.sweeps.conftest import World, world
-from tests.jobs.sweeps.test_quarantine import let_go
+from tests.support.quarantines import let_go
+from tests.support.queue_world import QueueWorld, world
 
 __all__ = ["world"]
 
 
 @pytest.fixture
-def lease(world: World) -> Lease:
+def lease(world: QueueWorld) -> Lease:
     world.server()
     world.job()
     return let_go(world, world.claim())
 
 
-def free(world: World, slot: str = "gpu-1/0", **how: str) -> list[str]:
+def free(world: QueueWorld, slot: str = "gpu-1/0", **how: str) -> list[str]:
     done = free_slot(slot, by="user:ada", leases=world.ports.leases, at=world.clock.now(), **how)
     world.ports.send_wakes(done.wakes)
     return list(done.attempts)
 
 
 @pytest.mark.database
-def test_a_freed_slot_is_free_at_once_and_audited(world: World, lease: Lease) -> None:
+def test_a_freed_slot_is_free_at_once_and_audited(world: QueueWorld, lease: Lease) -> None:
     assert [row.attempt_id for row in open_quarantines()] == [lease.attempt_id]
     world.job()
     world.wakes.clear()
@@ -47,7 +47,7 @@ def test_a_freed_slot_is_free_at_once_and_audited(world: World, lease: Lease) ->
     assert open_quarantines() == []
 
 
-def test_a_slot_that_runs_something_is_not_touched(world: World) -> None:
+def test_a_slot_that_runs_something_is_not_touched(world: QueueWorld) -> None:
     world.server()
     world.job()
     lease = world.claim()
@@ -61,7 +61,7 @@ def test_a_slot_that_runs_something_is_not_touched(world: World) -> None:
 @pytest.mark.parametrize(
     "slot", ["gpu-9/0", "gpu-1/1", "gpu-1/9", "gpu-1", "gpu-1/x", "gpu-1/²", f"gpu-1/{'1' * 30}", "", "/0"]
 )
-def test_an_unknown_slot_is_refused(world: World, slot: str) -> None:
+def test_an_unknown_slot_is_refused(world: QueueWorld, slot: str) -> None:
     world.server()
     with pytest.raises(RegistryRefused) as refused:
         free(world, slot)
@@ -69,7 +69,7 @@ def test_an_unknown_slot_is_refused(world: World, slot: str) -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_quarantined_slot_above_the_count_can_be_freed(world: World, written: bool) -> None:
+def test_a_quarantined_slot_above_the_count_can_be_freed(world: QueueWorld, written: bool) -> None:
     world.server(slots=2)
     for _ in range(2):
         world.job()
@@ -87,7 +87,7 @@ def test_a_quarantined_slot_above_the_count_can_be_freed(world: World, written: 
     assert refused.value.code == "unknown_slot"
 
 
-def test_without_redis_a_slot_above_the_count_is_unknown(world: World) -> None:
+def test_without_redis_a_slot_above_the_count_is_unknown(world: QueueWorld) -> None:
     world.server()
     world.redis_is_gone = True
     with pytest.raises(RegistryRefused) as refused:
@@ -95,7 +95,7 @@ def test_without_redis_a_slot_above_the_count_is_unknown(world: World) -> None:
     assert refused.value.status == 404
 
 
-def test_a_slot_that_only_redis_holds_back_is_freed_too(world: World) -> None:
+def test_a_slot_that_only_redis_holds_back_is_freed_too(world: QueueWorld) -> None:
     world.server()
     world.job()
     world.release(world.claim(), ReleaseMode.SUSPECT)
@@ -105,7 +105,7 @@ def test_a_slot_that_only_redis_holds_back_is_freed_too(world: World) -> None:
 
 
 @pytest.mark.database
-def test_without_redis_the_row_is_closed_and_a_sweep_updates_redis(world: World, lease: Lease) -> None:
+def test_without_redis_the_row_is_closed_and_a_sweep_updates_redis(world: QueueWorld, lease: Lease) -> None:
     world.redis_is_gone = True
     done = free_slot("gpu-1/0", by="cli:ada", leases=world.ports.leases, at=world.clock.now())
     assert not done.mirrored

@@ -8,30 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Heartbeat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
-from gpus.protocol import split_slot
 from gpus.reports import CellState, Fleet, cell_of, read_fleet
 from tests.support.factories import make_model, make_server
+from tests.support.fleet_views import Seen, view
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def view(slot: str = "s/0", state: str = "free", **values: Any) -> SlotView:
-    is_held = state in ("leased", "adoptable", "settling")
-    known: dict[str, Any] = {
-        "pool": "flux",
-        "resting": False,
-        "warm_model": "flux",
-        "job_id": "j" if is_held else None,
-        "attempt_id": "a" if is_held else None,
-        "epoch": 1,
-        "model": "flux" if is_held else None,
-        "held_seconds": 7.0 if is_held else 0.0,
-        "expires_in_seconds": None,
-    }
-    return SlotView(slot=slot, state=state, **(known | values))
 
 
 def server(desired: str = "on", slots: int = 2, **values: Any) -> Server:
@@ -102,19 +85,6 @@ def test_an_open_quarantine_counts_whatever_redis_says(seen: SlotView | None) ->
     cell = cell_of("s/0", seen, suspect, server(), NOW)
     assert (cell.state, cell.reason, cell.job_id) == (CellState.QUARANTINED, "server lost", "j9")
     assert cell.age_seconds == 90.0
-
-
-class Seen:
-    """A lease layer that shows some slots; counts the questions."""
-
-    def __init__(self, *views: SlotView, away: bool = False) -> None:
-        self.views, self.away, self.asked = views, away, 0
-
-    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
-        self.asked += 1
-        if self.away:
-            raise LeasingUnavailable("away")
-        return [one for one in self.views if split_slot(one.slot)[0] in servers]
 
 
 def look(**fleets: Seen) -> Fleet:

@@ -17,8 +17,8 @@ from gpus.runners.base import Runner
 from gpus.runners.registry import BUILT_IN
 from tests.examples.installed import installed
 from tests.examples.turnstile_server import TurnstileServer
-from tests.gpu_host.local.conftest import Bench
 from tests.gpus.runners.contract import RunnerContract, ServerContract, ServerStage, Stage
+from tests.support.local_bench import Bench
 from tests.support.servers.cog_server import CogServer
 from tests.support.servers.llm_server import WORDS, Behaviour, LlmServer
 

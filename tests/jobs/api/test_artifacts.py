@@ -27,9 +27,8 @@ from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.reports.store_hosts import check_store_hosts
+from tests.support.api_world import Account, ApiWorld, account
 from tests.support.factories import make_job
-
-from .conftest import Account, World, account
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/artifacts"
@@ -42,7 +41,7 @@ def sha(data: bytes) -> str:
 
 
 @pytest.fixture(autouse=True)
-def store(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(world: ApiWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
     limit(monkeypatch, artifact_reserve_bytes=0)
     return world.ports.artifact_store
@@ -270,7 +269,7 @@ def test_wrong_bytes_that_a_killed_process_joined_keep_no_place(acme: Account, s
     upload(acme, store, PNG)
 
 
-def test_joining_is_limited(acme: Account, store: Store, world: World) -> None:
+def test_joining_is_limited(acme: Account, store: Store, world: ApiWorld) -> None:
     artifact_id = promise(acme, PNG, parts=True).json()["id"]
     with ExitStack() as others:
         for _ in range(settings.DISPATCHER.artifact_completions):

@@ -10,9 +10,8 @@ from django.db import OperationalError, connection
 
 from gpus.models import ModelConfig
 from jobs.models import Job
-
-from .conftest import Account
-from .test_bad_input import JOB, SUBMIT, problem
+from tests.support.api_world import Account
+from tests.support.problems import JOB, SUBMIT, problem
 
 
 @pytest.mark.parametrize("cursor", ["x", "%00", "cD0lMDA=", "bz0tMQ==", "cD3DqQ==", "!!!"])

@@ -13,17 +13,17 @@ from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import insert
 from jobs.submission import submit as submission
+from tests.support.account_client import account_client
+from tests.support.api_world import Account, ApiWorld, account, make_model
 from tests.support.factories import make_server
-
-from .conftest import Account, World, account, make_model
-from .test_bad_input import problem
-from .test_limits import limit
+from tests.support.limits import limit
+from tests.support.problems import problem
 
 URL = "/api/v1/queue/submit-batch"
 JOB: dict[str, Any] = {"model": "zimg", "payload": {"n": 1}}
 
 
-def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     make_server(model=zimg)
     jobs = [
         JOB,
@@ -51,7 +51,7 @@ def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig
     assert [ticket.job_id for ticket in world.leases.line] == [content[0]["job_id"], content[5]["job_id"]]
 
 
-def test_a_batch_keeps_its_order_in_the_queue(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_batch_keeps_its_order_in_the_queue(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     jobs = [{"model": "zimg", "payload": {"n": n}} for n in range(50)]
     acme.client.post(URL, {"jobs": jobs}, format="json")
     places = list(Job.objects.order_by("place_us").values_list("payload", flat=True))
@@ -134,14 +134,6 @@ def test_of_eight_concurrent_requests_with_one_key_one_creates_the_job() -> None
     assert len(found) == 1
     assert IdempotencyKey.objects.get().job_id in found
     assert Job.objects.count() == 1 + 4
-
-
-def account_client(key: str) -> Any:
-    from rest_framework.test import APIClient
-
-    client = APIClient(raise_request_exception=False)
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    return client
 
 
 @pytest.mark.database

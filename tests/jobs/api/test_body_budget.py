@@ -6,10 +6,9 @@ import requests
 
 from dispatcher_project.asgi import make_application
 from dispatcher_project.web.request_limits import SMALL_BYTES, BodyBudget
-from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
-
-from .test_uploads import SUBMIT, Sockets, answer_of, sockets
+from tests.support.upload_sockets import SUBMIT, Sockets, answer_of, sockets
 
 __all__ = ["redis_url", "sockets", "tenant", "web"]
 

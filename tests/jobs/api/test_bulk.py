@@ -9,10 +9,9 @@ import pytest
 from gpus.models import AuditEntry
 from jobs.domain.failure_fingerprints import fingerprint_of
 from jobs.models import Job
-
-from .conftest import Account, World
-from .test_bad_input import problem
-from .test_jobs import make_job
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account, ApiWorld
+from tests.support.problems import problem
 
 CANCEL, RETRY = "/api/v1/admin/jobs/cancel", "/api/v1/admin/jobs/retry"
 DISMISS, GROUPS = "/api/v1/admin/dlq/dismiss", "/api/v1/admin/dlq/groups"
@@ -36,7 +35,9 @@ def test_a_dry_run_only_counts(acme: Account, operator: Account) -> None:
 
 
 @pytest.mark.database
-def test_matching_jobs_are_cancelled(acme: Account, other: Account, operator: Account, world: World) -> None:
+def test_matching_jobs_are_cancelled(
+    acme: Account, other: Account, operator: Account, world: ApiWorld
+) -> None:
     mine, foreign = make_job(acme.tenant, "queued"), make_job(other.tenant, "queued")
     answer = operator.client.post(CANCEL, {"filter": {"tenant": "acme"}}, format="json")
     assert (answer.status_code, answer.json()["done"]) == (200, 1)
@@ -45,7 +46,9 @@ def test_matching_jobs_are_cancelled(acme: Account, other: Account, operator: Ac
 
 
 @pytest.mark.database
-def test_a_group_is_retried_and_another_one_dismissed(acme: Account, operator: Account, world: World) -> None:
+def test_a_group_is_retried_and_another_one_dismissed(
+    acme: Account, operator: Account, world: ApiWorld
+) -> None:
     again, away = failed(acme, "Waited 5 s"), failed(acme, "No prompt")
     groups = operator.client.get(GROUPS).json()["results"]
     assert {group["fingerprint"] for group in groups} == {again.error_fingerprint, away.error_fingerprint}

@@ -6,17 +6,16 @@ import pytest
 
 from gpus.models import AuditEntry
 from jobs.models import Job
-
-from .conftest import Account, World
-from .test_bad_input import problem
-from .test_jobs import make_job
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account, ApiWorld
+from tests.support.problems import problem
 
 
 def url(job: Job, what: str) -> str:
     return f"/api/v1/admin/jobs/{job.id}/{what}"
 
 
-def test_a_waiting_jobs_priority_is_changed(acme: Account, operator: Account, world: World) -> None:
+def test_a_waiting_jobs_priority_is_changed(acme: Account, operator: Account, world: ApiWorld) -> None:
     job = make_job(acme.tenant, "queued")
     world.leases.push(job.pool, [job.ticket])
     answer = operator.client.post(url(job, "priority"), {"priority": 2}, format="json")
@@ -26,7 +25,7 @@ def test_a_waiting_jobs_priority_is_changed(acme: Account, operator: Account, wo
 
 
 @pytest.mark.database
-def test_a_waiting_job_runs_next(acme: Account, operator: Account, world: World) -> None:
+def test_a_waiting_job_runs_next(acme: Account, operator: Account, world: ApiWorld) -> None:
     first, job = make_job(acme.tenant, "queued"), make_job(acme.tenant, "queued")
     answer = operator.client.post(url(job, "run-next"))
     assert (answer.status_code, answer.json()["priority"]) == (200, 1)
@@ -41,7 +40,7 @@ def test_a_job_that_does_not_wait_cannot_be_moved(acme: Account, operator: Accou
         problem(answer, 409, "not_waiting")
 
 
-def test_without_redis_the_error_says_so(acme: Account, operator: Account, world: World) -> None:
+def test_without_redis_the_error_says_so(acme: Account, operator: Account, world: ApiWorld) -> None:
     job = make_job(acme.tenant, "queued")
     world.leases.away = True
     answer = operator.client.post(url(job, "priority"), {"priority": 2}, format="json")

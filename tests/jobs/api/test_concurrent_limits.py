@@ -15,10 +15,9 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.limits.submit_limits import FEW
 from jobs.models import Job
-
-from .conftest import Account, account, make_model
-from .test_batch import account_client
-from .test_limits import BATCH, JOB, SUBMIT, limit
+from tests.support.account_client import account_client
+from tests.support.api_world import Account, account, make_model
+from tests.support.limits import BATCH, JOB, SUBMIT, limit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 THREADS = 20

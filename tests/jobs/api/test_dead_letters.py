@@ -6,10 +6,9 @@ import pytest
 
 from jobs.models import Job
 from jobs.operations.jobs import retry_jobs
-
-from .conftest import Account, World
-from .test_bad_input import problem
-from .test_jobs import ids, make_job
+from tests.support.api_jobs import ids, make_job
+from tests.support.api_world import Account, ApiWorld
+from tests.support.problems import problem
 
 URL = "/api/v1/admin/dlq"
 
@@ -46,7 +45,7 @@ def test_client_errors_are_listed_and_retried_only_on_request(acme: Account, ope
     assert Job.objects.get(id=client.id).state == "queued"
 
 
-def test_a_dead_letter_is_retried(acme: Account, operator: Account, world: World) -> None:
+def test_a_dead_letter_is_retried(acme: Account, operator: Account, world: ApiWorld) -> None:
     job = make_job(acme.tenant, "failed", error_code="timeout")
     answer = operator.client.post(f"{URL}/{job.id}/retry")
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
@@ -99,7 +98,7 @@ def test_an_unknown_tenant_in_a_filter_is_refused(operator: Account, method: str
 
 
 def test_a_request_retries_a_bounded_number_of_jobs(
-    acme: Account, operator: Account, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, operator: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
         make_job(acme.tenant, "failed", error_code="timeout")

@@ -14,10 +14,9 @@ from foundation.ttl_cache import RemainingCapacity
 from gpus.models import ModelConfig
 from jobs.models import Job
 from jobs.ports import LimitCaches
-
-from .conftest import Account, World
-from .test_bad_input import problem
-from .test_limits import limit, submit
+from tests.support.api_world import Account, ApiWorld
+from tests.support.limits import limit, submit
+from tests.support.problems import problem
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_a_default_of_zero_means_no_limit(acme: Account, zimg: ModelConfig, sett
 
 
 def test_waiting_jobs_are_counted_once_in_some_seconds(
-    acme: Account, zimg: ModelConfig, at_most_three: None, world: World
+    acme: Account, zimg: ModelConfig, at_most_three: None, world: ApiWorld
 ) -> None:
     world.limit_caches = LimitCaches(free_places=RemainingCapacity(keep_seconds=3600.0))
     submit(acme)

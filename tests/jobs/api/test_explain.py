@@ -9,8 +9,7 @@ import pytest
 
 from jobs.models import Job
 from tests.support.factories import make_model, make_running, make_server
-
-from .test_limits import limit, used
+from tests.support.limits import limit, used
 
 URL = "/api/v1/queue"
 

@@ -18,9 +18,8 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs.api import health
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
+from tests.support.api_world import ApiWorld
 from tests.support.fakes import WrongClocks
-
-from .conftest import World
 
 
 def test_livez_needs_no_database_and_no_redis(anonymous: APIClient) -> None:
@@ -36,7 +35,7 @@ def test_readyz_is_ready_with_database_and_redis(anonymous: APIClient, db: None)
 
 @pytest.mark.database
 def test_a_wrong_clock_is_named_and_the_process_is_ready(
-    anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert anonymous.get("/readyz").json()["clocks_off"] == {}
     ports = replace(world.ports, clock_watch=WrongClocks(-7.25))
@@ -46,7 +45,7 @@ def test_a_wrong_clock_is_named_and_the_process_is_ready(
 
 
 def test_without_redis_the_process_is_degraded_and_keeps_serving(
-    anonymous: APIClient, db: None, world: World
+    anonymous: APIClient, db: None, world: ApiWorld
 ) -> None:
     world.leases.away = True
     answer = anonymous.get("/readyz")
@@ -59,7 +58,7 @@ def test_without_redis_the_process_is_degraded_and_keeps_serving(
 
 
 def test_during_a_rebuild_the_process_is_degraded(
-    anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.leases, "generation", lambda: None)
     assert anonymous.get("/readyz").json()["status"] == "degraded"
@@ -67,7 +66,7 @@ def test_during_a_rebuild_the_process_is_degraded(
 
 
 def test_a_process_whose_layout_is_not_in_use_is_ready_and_says_so(
-    anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the last host of the old version could not be restarted."""
 
@@ -107,7 +106,7 @@ class Answers:
 
 
 @pytest.fixture
-def fleets(db: None, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleets]:
+def fleets(db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleets]:
     names = ["away", "hangs-1", "hangs-2", "hangs-3", "well"]
     for name in names:
         Pool.objects.create(name=f"pool-{name}", fleet=name)
@@ -133,7 +132,7 @@ def test_every_fleet_is_named_and_hung_ones_take_two_seconds_in_total(
 
 
 def test_a_hung_fleet_is_not_probed_again_before_it_answers(
-    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, world: World
+    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, world: ApiWorld
 ) -> None:
     probes = jobs.ports.production_ports().readiness.probes
     monkeypatch.setattr(probes, "run", partial(probes.run, seconds=0.05))

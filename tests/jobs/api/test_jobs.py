@@ -1,48 +1,22 @@
 from __future__ import annotations
 
-import itertools
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 from rest_framework.test import APIClient
 
 from foundation.ids import new_id
 from gpus.models import Pause
 from jobs.domain.access import TEXTS
-from jobs.models import Attempt, Event, Job, JobTag, Tenant
+from jobs.models import Attempt, Event
 from jobs.operations.tenants import create_key
+from tests.support.api_jobs import NOW, ids, make_job
+from tests.support.api_world import Account, ApiWorld, account, make_model
 from tests.support.factories import make_running
-
-from .conftest import Account, World, account, make_model
-from .test_bad_input import problem
+from tests.support.problems import problem
 
 URL, STATS = "/api/v1/queue/jobs", "/api/v1/queue/stats"
-NOW = timezone.now()
-_moments = itertools.count()
-
-
-def make_job(tenant: Tenant, state: str = "queued", **fields: Any) -> Job:
-    final = state in ("completed", "failed", "cancelled")
-    tags = fields.pop("tags", [])
-    created_at = fields.pop("created_at", NOW)
-    job = Job.objects.create(
-        id=new_id(created_at.timestamp() + next(_moments) / 1000),
-        tenant=tenant,
-        model=fields.pop("model", "zimg"),
-        pool="zimg",
-        payload={},
-        state=state,
-        tags=tags,
-        place_us=1,
-        created_at=created_at,
-        finished_at=NOW if final else None,
-        live_attempt="0" * 26 if state == "running" else None,
-        **fields,
-    )
-    JobTag.objects.bulk_create(JobTag(job=job, tag=tag) for tag in tags)
-    return job
 
 
 def test_a_job_shows_its_attempts_and_its_error(acme: Account) -> None:
@@ -62,11 +36,6 @@ def test_a_job_without_error_says_null(acme: Account) -> None:
     job = make_job(acme.tenant, "completed", result=[1, 2])
     body = acme.client.get(f"{URL}/{job.id}").json()
     assert (body["error"], body["result"]) == (None, [1, 2])
-
-
-def ids(answer: Any) -> list[str]:
-    assert answer.status_code == 200, answer.content
-    return [job["job_id"] for job in answer.json()["results"]]
 
 
 @pytest.mark.database
@@ -151,7 +120,7 @@ def test_an_operator_sees_every_job(acme: Account, operator: Account) -> None:
     assert operator.client.get(f"{URL}/{job.id}").status_code == 200
 
 
-def test_a_waiting_job_is_cancelled_at_once_and_for_good(acme: Account, world: World) -> None:
+def test_a_waiting_job_is_cancelled_at_once_and_for_good(acme: Account, world: ApiWorld) -> None:
     job = make_job(acme.tenant)
     world.leases.line.append(job.ticket)
     answer = acme.client.post(f"{URL}/{job.id}/cancel")
@@ -170,7 +139,7 @@ def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
 
 
 @pytest.mark.database
-def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, world: World) -> None:
+def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, world: ApiWorld) -> None:
     make_model("zimg", max_run_seconds=90.0)
     job = make_job(acme.tenant)
     attempt = Attempt.objects.get(id=make_running(job, slot="gpu-1/0"))
@@ -184,7 +153,7 @@ def test_an_ended_job_cannot_be_cancelled(acme: Account) -> None:
     problem(acme.client.post(f"{URL}/{make_job(acme.tenant, 'completed').id}/cancel"), 409, "not_cancellable")
 
 
-def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object, world: World) -> None:
+def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object, world: ApiWorld) -> None:
     from gpus.protocol import ServerSpec
 
     world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
@@ -216,7 +185,7 @@ def test_stats_say_that_a_model_is_paused(acme: Account, zimg: object, kind: Pau
 
 
 def test_stats_call_redis_once_per_model(
-    operator: Account, zimg: object, world: World, monkeypatch: pytest.MonkeyPatch
+    operator: Account, zimg: object, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpus.protocol import ServerSpec
 

@@ -15,12 +15,11 @@ from gpus.models import AuditEntry, ModelConfig
 from jobs.api import authentication
 from jobs.models import ApiKey, Event, Job
 from jobs.operations.tenants import LONGEST_LIFE, create_key, rotate_key
-
-from .conftest import Account, forget_keys, make_model
-from .test_access import ROUTES, filled
-from .test_bad_input import problem
-from .test_jobs import make_job
-from .test_permissions import session
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account, forget_keys, make_model
+from tests.support.problems import problem
+from tests.support.routes import ROUTES, filled
+from tests.support.sessions import session
 
 SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"
 JOB = {"model": "zimg", "payload": {"prompt": "a secret"}}

@@ -14,32 +14,17 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
 from jobs.submission.insert import earlier_batch
-from tests.support.factories import make_running, make_server
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account, ApiWorld, make_model
+from tests.support.factories import make_running
 from tests.support.fakes import ManualClock
+from tests.support.limits import BATCH, JOB, REJECT, limit, server, submit, used
+from tests.support.problems import problem
 
-from .conftest import Account, World, make_model
-from .test_bad_input import problem
-from .test_jobs import make_job
+__all__ = ["server"]
 
-SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
-JOB = {"model": "zimg", "payload": {}}
-REJECT = JOB | {"if_busy": "reject"}
+
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def server(zimg: ModelConfig) -> Server:
-    return make_server(model=zimg, healthy=True)
-
-
-def limit(account: Account, **values: Any) -> None:
-    for name, value in values.items():
-        setattr(account.tenant, name, value)
-    account.tenant.save()
-
-
-def submit(account: Account, body: Any = JOB, **headers: Any) -> Any:
-    return account.client.post(SUBMIT, body, format="json", **headers)
 
 
 # -- waiting jobs -----------------------------------------------------------------------------
@@ -76,7 +61,7 @@ def test_only_waiting_jobs_count(acme: Account, zimg: ModelConfig, state: str, c
 
 
 def test_retry_after_is_the_mean_time_between_two_ends(
-    acme: Account, zimg: ModelConfig, world: World
+    acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     world.clock = ManualClock(NOON)
     limit(acme, max_queued=1)
@@ -200,7 +185,7 @@ def test_other_refusals_have_rate_headers_too(acme: Account, zimg: ModelConfig) 
     assert submit(acme)["RateLimit"].startswith('"submits";r=3')
 
 
-def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     limit(acme, submits_per_second=0.001, submit_burst=1)
     world.leases.away = True
     answers = [submit(acme) for _ in range(3)]
@@ -211,14 +196,8 @@ def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfi
 # -- daily quota --------------------------------------------------------------------------------------
 
 
-def used(account: Account, at: datetime, seconds: float) -> None:
-    Rollup.objects.create(
-        span_seconds=3600, at=at, model="zimg", tenant=account.tenant, completed=1, gpu_seconds=seconds
-    )
-
-
 def test_an_exhausted_quota_is_refused_until_midnight(
-    acme: Account, other: Account, zimg: ModelConfig, world: World
+    acme: Account, other: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     world.clock = clock = ManualClock(NOON)
     limit(acme, daily_gpu_seconds=100.0)
@@ -235,7 +214,7 @@ def test_an_exhausted_quota_is_refused_until_midnight(
 
 
 def test_running_attempts_count_for_their_time_of_today(
-    acme: Account, zimg: ModelConfig, world: World
+    acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     midnight = NOON.replace(hour=0)
     world.clock = ManualClock(midnight + timedelta(seconds=99))
@@ -260,7 +239,7 @@ def test_the_quota_is_read_before_the_transaction(acme: Account, zimg: ModelConf
 
 
 def test_a_hung_redis_costs_a_rate_limited_tenant_one_time_out(
-    acme: Account, server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, server: Server, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A submit responds within 3.5 s: only one of its calls to Redis waits for the time-out."""
     world.clock = clock = ManualClock(NOON)
@@ -310,7 +289,7 @@ def test_concurrent_repetitions_of_a_batch_create_each_job_once(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_limit_read_during_its_change_is_not_cached(acme: Account, world: World) -> None:
+def test_a_limit_read_during_its_change_is_not_cached(acme: Account, world: ApiWorld) -> None:
     limits = world.limit_caches.limits
     with transaction.atomic():
         limit(acme, max_queued=0)

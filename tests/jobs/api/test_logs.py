@@ -11,8 +11,8 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from jobs.models import Job
-from tests.jobs.api.conftest import Account
 from tests.support.announced_jobs import new_job, write_lines
+from tests.support.api_world import Account
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from gpus.health.pinned_servers import heartbeat_report, register_pinned
 from gpus.leasing.values import Heartbeat
 from gpus.models import Server
 from gpus.reports import read_fleet
-
-from .conftest import World
-from .test_metrics import scrape
+from tests.support.api_world import ApiWorld
+from tests.support.scrapes import scrape
 
 pytestmark = pytest.mark.django_db
 
@@ -33,21 +32,21 @@ TELEMETRY: dict[str, Any] = {
 
 
 @pytest.fixture
-def box(world: World) -> Server:
+def box(world: ApiWorld) -> Server:
     return register_pinned(
         server="box", host="box.1", slots=1, models={"flux": {}}, pool="p", by="cli:t",
         leases=lambda fleet: world.leases, at=timezone.now(),
     ).server  # fmt: skip
 
 
-def beat(world: World, age: float, telemetry: dict[str, Any] | None = None) -> None:
+def beat(world: ApiWorld, age: float, telemetry: dict[str, Any] | None = None) -> None:
     world.leases.heard["box"] = Heartbeat(
         age, heartbeat_report("box.1", [], telemetry=telemetry or TELEMETRY)
     )
 
 
 def test_a_scrape_reports_the_gpu_the_machine_and_the_warm_models(
-    anonymous: APIClient, world: World, box: Server
+    anonymous: APIClient, world: ApiWorld, box: Server
 ):
     beat(world, 3.0)
     found = scrape(anonymous)
@@ -62,7 +61,7 @@ def test_a_scrape_reports_the_gpu_the_machine_and_the_warm_models(
     assert found['dispatcher_models_memory_mb{server="box"}'] == 700
 
 
-def test_outdated_telemetry_is_not_reported(anonymous: APIClient, world: World, box: Server):
+def test_outdated_telemetry_is_not_reported(anonymous: APIClient, world: ApiWorld, box: Server):
     beat(world, 16.0)
     found = scrape(anonymous)
     assert found['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 16.0
@@ -70,7 +69,7 @@ def test_outdated_telemetry_is_not_reported(anonymous: APIClient, world: World, 
 
 
 def test_the_fleet_page_shows_telemetry_beside_the_server(
-    world: World, box: Server, monkeypatch: pytest.MonkeyPatch
+    world: ApiWorld, box: Server, monkeypatch: pytest.MonkeyPatch
 ):
     beat(world, 1.0)
     monkeypatch.setattr(world.leases, "slots_of", lambda names: [], raising=False)
@@ -96,7 +95,7 @@ def test_without_a_gpu_only_the_machine_is_reported():
 
 
 def test_absurd_telemetry_is_no_metric_and_breaks_no_page(
-    anonymous: APIClient, world: World, box: Server
+    anonymous: APIClient, world: ApiWorld, box: Server
 ) -> None:
     absurd = {"warm": "flux", "cpu_percent": "much", "gpu": {"power": 1e300, "utilisation": float("nan")}}
     report = heartbeat_report("box.1", []) | {"telemetry": absurd | {"gpu_error": 7}}

@@ -28,11 +28,11 @@ from jobs.reports.jobs import UNFINISHED
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support import factories as builders
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account, ApiWorld
 from tests.support.fakes import ManualClock, make_ports
 from tests.support.job_lives import Lives
-
-from .conftest import Account, World
-from .test_jobs import make_job
+from tests.support.scrapes import scrape
 
 pytestmark = pytest.mark.django_db
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
@@ -42,15 +42,8 @@ def away(*_: Any, error: type[Exception] = OperationalError) -> None:
     raise error("gone")
 
 
-def scrape(client: APIClient) -> dict[str, float]:
-    """Return the samples of the text format, by name and labels."""
-    lines = client.get("/metrics").content.decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in pairs}
-
-
 def test_queue_and_unfinished_jobs_are_reported(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     job = make_job(acme.tenant)
     Job.objects.filter(id=job.id).update(created_at=world.clock.now() - timedelta(seconds=90))
@@ -67,7 +60,7 @@ def test_queue_and_unfinished_jobs_are_reported(
 
 
 def test_every_unfinished_state_is_counted_and_waiting_begins_at_run_at(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     now = world.clock.now()
     came = make_job(acme.tenant)
@@ -82,7 +75,7 @@ def test_every_unfinished_state_is_counted_and_waiting_begins_at_run_at(
 
 
 def test_a_running_job_without_a_lease_is_drift(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = {"free": 5, "leased": 1, "adoptable": 1, "settling": 3, "quarantined": 1}
     monkeypatch.setattr(world.leases, "depth", lambda pool: PoolDepth(pool, {}, 0, held))
@@ -129,7 +122,7 @@ def test_ended_jobs_are_counted_and_in_the_histograms(anonymous: APIClient, play
 
 @pytest.mark.database
 def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     now = world.clock.now()
     job = make_job(acme.tenant, "failed")
@@ -185,7 +178,7 @@ def test_the_number_of_queries_does_not_depend_on_finished_jobs(
 
 
 def test_unavailable_parts_are_reported_as_down(
-    anonymous: APIClient, zimg: ModelConfig, world: World
+    anonymous: APIClient, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     world.leases.away = True
     found = scrape(anonymous)
@@ -241,7 +234,7 @@ def test_with_a_token_set_a_request_needs_it(anonymous: APIClient, settings: Any
 
 
 def test_tenants_are_named_only_with_the_token(
-    anonymous: APIClient, played: Lives, world: World, settings: Any
+    anonymous: APIClient, played: Lives, world: ApiWorld, settings: Any
 ) -> None:
     for name in ("acme", "globex"):
         tenant = builders.make_tenant(name)

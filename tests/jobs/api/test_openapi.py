@@ -17,11 +17,10 @@ from rest_framework.test import APIClient
 from foundation.program import ROOT
 from jobs.api import documents
 from jobs.models import ApiKey
-from tests.jobs.events.conftest import redis_url, web
+from tests.support.api_world import account, make_model
+from tests.support.live_web import redis_url, web
+from tests.support.routes import ROUTES
 from tests.support.servers.web import Web
-
-from .conftest import account, make_model
-from .test_access import ROUTES
 
 __all__ = ["redis_url", "web"]
 

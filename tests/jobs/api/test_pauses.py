@@ -3,16 +3,15 @@ from __future__ import annotations
 import pytest
 
 from gpus.models import AuditEntry, ModelConfig, Pause
-
-from .conftest import Account, World
-from .test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld
+from tests.support.problems import problem
 
 ADMIN = "/api/v1/admin"
 
 
 @pytest.mark.database
 def test_a_tenant_is_paused_by_its_name_and_resumed(
-    operator: Account, acme: Account, world: World, zimg: ModelConfig
+    operator: Account, acme: Account, world: ApiWorld, zimg: ModelConfig
 ) -> None:
     body = operator.client.post(f"{ADMIN}/tenants/acme/pause", {"reason": "unpaid"}, format="json").json()
     assert body == {"kind": "tenant", "name": "acme", "paused": True, "changed": True, "live": True}

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Permission, User
 from django.urls import resolve
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from admin_ui.parts.groups import write_groups
 from artifacts.models import Artifact
 from gpus.models import AuditEntry, ModelConfig, Server
 from jobs.operations.tenants import create_key
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account
+from tests.support.problems import problem
+from tests.support.routes import ROUTES, RUN_ID, filled
+from tests.support.sessions import session
 from workflows.models import Run, Version, Workflow
-
-from .conftest import Account
-from .test_access import ROUTES, RUN_ID, filled
-from .test_bad_input import problem
-from .test_jobs import make_job
 
 NEVER_BY_A_SESSION = {
     "/api/v1/me",
@@ -50,20 +49,6 @@ READS = [route for route in BY_SESSIONS if route[0] == "get"]
 WRITES = [route for route in BY_SESSIONS if route[0] != "get" and route[:2] not in BY_A_TENANT]
 SERVER = "/api/v1/admin/servers/s1"
 BODIES: dict[str, dict[str, Any]] = {"patch": {"slots": 3}, "put": {}, "post": {}}
-
-
-def session(*permissions: str, group: str = "") -> APIClient:
-    """A session of a staff user, without the CSRF check."""
-    user = User.objects.create_user("ada", is_staff=True)
-    for permission in permissions:
-        app, _, codename = permission.partition(".")
-        user.user_permissions.add(Permission.objects.get(content_type__app_label=app, codename=codename))
-    if group:
-        write_groups()
-        user.groups.add(Group.objects.get(name=group))
-    client = APIClient(raise_request_exception=False)
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture

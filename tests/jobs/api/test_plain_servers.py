@@ -13,14 +13,13 @@ from dispatcher_project.cli.doctor import fleet as doctor
 from dispatcher_project.cli.doctor.finding import Level, View
 from gpus.models import AuditEntry, ModelConfig, QuarantinedSlot, Server
 from gpus.runners.transport import HttpTransport
+from tests.support.api_world import Account, ApiWorld
 from tests.support.factories import make_server
+from tests.support.limits import JOB, REJECT, submit
 from tests.support.ports import free_port
+from tests.support.problems import problem
 from tests.support.servers.health_server import HealthServer
 from tests.support.servers.plain_server import PlainServer
-
-from .conftest import Account, World
-from .test_bad_input import problem
-from .test_limits import JOB, REJECT, submit
 
 REGISTER = "/api/v1/admin/register"
 
@@ -31,7 +30,7 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
         yield server
 
 
-def register(operator: Account, world: World, url: str, **fields: Any) -> dict[str, Any]:
+def register(operator: Account, world: ApiWorld, url: str, **fields: Any) -> dict[str, Any]:
     world.transport = HttpTransport()
     body = {"model": "zimg", "server": "box", "endpoint": f"{url}/run", "slots": 1, **fields}
     answer = operator.client.post(REGISTER, body, format="json")
@@ -40,7 +39,7 @@ def register(operator: Account, world: World, url: str, **fields: Any) -> dict[s
 
 
 def test_registering_a_plain_server_returns_a_warning(
-    operator: Account, world: World, plain: PlainServer
+    operator: Account, world: ApiWorld, plain: PlainServer
 ) -> None:
     (warning,) = register(operator, world, plain.url, max_run_seconds=300)["warnings"]
     assert warning["code"] == "no_health_endpoint"
@@ -53,7 +52,7 @@ def test_registering_a_plain_server_returns_a_warning(
 
 
 def test_a_plain_server_has_capacity_and_no_finding(
-    operator: Account, acme: Account, world: World, plain: PlainServer
+    operator: Account, acme: Account, world: ApiWorld, plain: PlainServer
 ) -> None:
     register(operator, world, plain.url)
     world.leases.free_slots = 1
@@ -82,13 +81,13 @@ def test_a_plain_server_has_capacity_and_no_finding(
     assert any("without a health endpoint: box" in finding.summary for finding in found_by_doctor)
 
 
-def test_a_server_with_a_health_endpoint_has_no_warning(operator: Account, world: World) -> None:
+def test_a_server_with_a_health_endpoint_has_no_warning(operator: Account, world: ApiWorld) -> None:
     with HealthServer() as gpu:
         assert register(operator, world, gpu.url)["warnings"] == []
     assert Server.objects.get().tells_health is True
 
 
-def test_a_silent_or_unhealthy_server_is_reported(operator: Account, world: World) -> None:
+def test_a_silent_or_unhealthy_server_is_reported(operator: Account, world: ApiWorld) -> None:
     (warning,) = register(operator, world, f"http://127.0.0.1:{free_port()}")["warnings"]
     assert warning["code"] == "server_unreachable"
     with HealthServer() as gpu:
@@ -99,7 +98,7 @@ def test_a_silent_or_unhealthy_server_is_reported(operator: Account, world: Worl
     assert "503" in warning["detail"]
 
 
-def test_two_servers_under_one_name_are_reported(operator: Account, world: World) -> None:
+def test_two_servers_under_one_name_are_reported(operator: Account, world: ApiWorld) -> None:
     with HealthServer() as one, HealthServer() as two:
         register(operator, world, one.url)
         assert register(operator, world, f"{one.url}/other")["warnings"] == [], "the same server"
@@ -117,7 +116,7 @@ def test_two_servers_under_one_name_are_reported(operator: Account, world: World
         assert codes == ["other_address", "server_unreachable"], "zimg is on another host"
 
 
-def test_a_health_path_is_a_normal_field(operator: Account, world: World) -> None:
+def test_a_health_path_is_a_normal_field(operator: Account, world: ApiWorld) -> None:
     with HealthServer() as gpu:
         assert register(operator, world, gpu.url, health_path="/healthz")["warnings"] == []
         assert gpu.asked[0]["path"] == "/healthz"
@@ -128,7 +127,7 @@ def test_a_health_path_is_a_normal_field(operator: Account, world: World) -> Non
 
 
 def test_an_operator_frees_a_slot_and_a_tenant_does_not(
-    operator: Account, acme: Account, world: World, zimg: ModelConfig
+    operator: Account, acme: Account, world: ApiWorld, zimg: ModelConfig
 ) -> None:
     server = make_server("box", model=zimg)
     now = world.clock.now()

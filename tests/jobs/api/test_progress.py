@@ -18,11 +18,10 @@ from jobs import transitions
 from jobs.domain.access import Scope
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
+from tests.support.api_world import Account, ApiWorld
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
-
-from .conftest import Account, World
-from .test_bad_input import problem
+from tests.support.problems import problem
 
 URL = "/api/v1/queue/jobs"
 pytestmark = pytest.mark.django_db
@@ -53,7 +52,7 @@ def staff(*permissions: str) -> Client:
     return client
 
 
-def test_a_running_job_shows_its_progress_output_and_timings(acme: Account, world: World) -> None:
+def test_a_running_job_shows_its_progress_output_and_timings(acme: Account, world: ApiWorld) -> None:
     world.clock = MinuteLater()
     job = running(acme)
     report(job, "progress", {"part": 1, "progress": 0.62, "text": "step 12 of 20"})

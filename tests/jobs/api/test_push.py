@@ -14,10 +14,9 @@ from jobs import ports
 from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from jobs.models import Attempt, Job, PushedResult
 from jobs.reports import counters
+from tests.support.api_world import ApiWorld
 from tests.support.factories import make_job, make_running
-
-from .conftest import World
-from .test_bad_input import problem
+from tests.support.problems import problem
 
 BODY = {"status": "success", "result": {"url": "x"}}
 GOES_ON = {"status": "processing"}
@@ -48,7 +47,7 @@ def end(attempt: str) -> None:
 
 
 def test_a_push_with_its_token_is_stored_and_announced(
-    anonymous: APIClient, job: Job, attempt: str, world: World
+    anonymous: APIClient, job: Job, attempt: str, world: ApiWorld
 ) -> None:
     for _ in range(2):
         answer = push(anonymous, job, attempt)
@@ -92,7 +91,7 @@ def test_a_push_for_an_ended_attempt_is_not_stored(anonymous: APIClient, job: Jo
 
 
 def test_a_final_push_can_be_repeated_after_the_attempt(
-    anonymous: APIClient, job: Job, attempt: str, world: World
+    anonymous: APIClient, job: Job, attempt: str, world: ApiWorld
 ) -> None:
     """The sender may not have received the first response; the body is not read again."""
     assert push(anonymous, job, attempt).status_code == 200
@@ -173,7 +172,7 @@ def test_the_latest_log_is_kept_until_the_result(anonymous: APIClient, job: Job,
 
 
 def test_a_refusal_is_counted_without_a_write_for_each(
-    anonymous: APIClient, job: Job, attempt: str, world: World
+    anonymous: APIClient, job: Job, attempt: str, world: ApiWorld
 ) -> None:
     end(attempt)
     for _ in range(3):

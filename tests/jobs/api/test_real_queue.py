@@ -10,8 +10,7 @@ import jobs.ports
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
-
-from .conftest import Account, World
+from tests.support.api_world import Account, ApiWorld
 
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 JOB = {"model": "flux", "payload": {}}
@@ -19,7 +18,9 @@ SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate
 
 
 @pytest.fixture
-def leases(valkey: EmbeddedValkey, fleet: str, world: World, monkeypatch: pytest.MonkeyPatch) -> RedisLeases:
+def leases(
+    valkey: EmbeddedValkey, fleet: str, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> RedisLeases:
     store = RedisLeases(connect(valkey.url), fleet)
     assert store.begin_rebuild("test")
     while not store.wipe("test"):
@@ -31,7 +32,7 @@ def leases(valkey: EmbeddedValkey, fleet: str, world: World, monkeypatch: pytest
 
 
 def test_a_registered_server_takes_jobs_and_the_others_are_queued(
-    operator: Account, acme: Account, leases: RedisLeases, world: World
+    operator: Account, acme: Account, leases: RedisLeases, world: ApiWorld
 ) -> None:
     assert operator.client.post("/api/v1/admin/register", SERVER, format="json").json()["live"] is True
     first = acme.client.post(SUBMIT, JOB, format="json").json()

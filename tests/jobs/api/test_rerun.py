@@ -16,9 +16,8 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.rerun import NOT_REPEATED, submitted_values
 from jobs.submission.request import Submit
-
-from .conftest import Account, World, forget_keys
-from .test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld, forget_keys
+from tests.support.problems import problem
 
 SUBMIT = "/api/v1/queue/submit"
 BODY = {
@@ -54,7 +53,7 @@ def key_client(account: Account, scopes: list[str]) -> APIClient:
     return client
 
 
-def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, world: World) -> None:
+def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, world: ApiWorld) -> None:
     answer = acme.client.post(url(first.id))
     assert answer.status_code == 202, answer.content
     content = answer.json()

@@ -15,7 +15,7 @@ from django.db import InternalError
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
 from jobs.api.errors import problem_of
-from tests.jobs.api.conftest import DoorTime
+from tests.support.api_world import DoorTime
 
 SUBMIT = "/api/v1/queue/submit"
 SECONDS = 0.2

@@ -14,13 +14,12 @@ from django.db import connections
 from dispatcher_project.web import submit_batcher
 from jobs.api import submit as view
 from jobs.models import ApiKey, IdempotencyKey, Job
-from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.announced_jobs import end_job, new_job
+from tests.support.api_world import Account, forget_keys
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
+from tests.support.upload_sockets import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets
 from tests.support.waiting import wait_for
-
-from .conftest import Account, forget_keys
-from .test_uploads import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets
 
 __all__ = ["redis_url", "sockets", "tenant", "web"]
 JOBS = 20

@@ -18,8 +18,7 @@ from gpus.models import ModelConfig
 from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.models import Attempt, Job
 from tests.support.factories import make_job, make_running
-
-from .test_bad_input import problem
+from tests.support.problems import problem
 
 DATA = b"film"
 BODY = {"bytes": len(DATA), "sha256": hashlib.sha256(DATA).hexdigest(), "name": "../film \u2603.mp4"}

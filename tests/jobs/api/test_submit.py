@@ -8,17 +8,16 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, IdempotencyKey, Job, JobTag
+from tests.support.api_world import Account, ApiWorld, make_model
 from tests.support.factories import make_server
 from tests.support.fakes import ManualClock
-
-from .conftest import Account, World, make_model
 
 URL = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 
 
 def test_a_submit_is_durable_before_it_is_accepted_and_has_a_location(
-    acme: Account, zimg: ModelConfig, world: World
+    acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     body = JOB | {"priority": True, "tags": ["a", "b", "a"], "metadata": {"order": 7}, "deadline_seconds": 60}
     answer = acme.client.post(URL, body, format="json")
@@ -44,7 +43,7 @@ def test_a_submit_is_durable_before_it_is_accepted_and_has_a_location(
 
 
 def test_a_free_slot_without_jobs_ahead_starts_at_once(
-    acme: Account, zimg: ModelConfig, world: World
+    acme: Account, zimg: ModelConfig, world: ApiWorld
 ) -> None:
     make_server(model=zimg)
     world.leases.free_slots = 1
@@ -54,7 +53,7 @@ def test_a_free_slot_without_jobs_ahead_starts_at_once(
     assert second["starts_in"] == {"p50_seconds": 4.0, "p90_seconds": 8.0, "seen": 0}
 
 
-def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     world.leases.away = True
     answer = acme.client.post(URL, JOB, format="json")
     assert answer.status_code == 202
@@ -64,14 +63,14 @@ def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, world
 
 
 def test_a_committed_job_is_accepted_whatever_fails_later(
-    acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, zimg: ModelConfig, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.leases, "push", lambda *_: {}["a defect of ours"])
     assert acme.client.post(URL, JOB, format="json").status_code == 202
     assert Job.objects.count() == 1
 
 
-def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     first = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
     world.leases.line.clear()
     again = acme.client.post(
@@ -171,7 +170,7 @@ def test_a_single_submit_costs_few_queries(
 
 
 @pytest.fixture
-def slow_redis(world: World, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+def slow_redis(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Each push takes two seconds by this clock."""
     world.clock = clock = ManualClock()
     push = world.leases.push
@@ -185,7 +184,7 @@ def slow_redis(world: World, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 
 def test_a_hung_redis_is_bypassed_for_a_while(
-    acme: Account, zimg: ModelConfig, world: World, slow_redis: ManualClock
+    acme: Account, zimg: ModelConfig, world: ApiWorld, slow_redis: ManualClock
 ) -> None:
     world.leases.away = True
     assert acme.client.post(URL, JOB, format="json").status_code == 202
@@ -197,7 +196,7 @@ def test_a_hung_redis_is_bypassed_for_a_while(
 
 
 def test_a_slow_redis_is_called_once_and_no_wakes_are_sent(
-    acme: Account, zimg: ModelConfig, world: World, slow_redis: ManualClock
+    acme: Account, zimg: ModelConfig, world: ApiWorld, slow_redis: ManualClock
 ) -> None:
     make_model("flux")
     jobs = [JOB, JOB | {"model": "flux"}]

@@ -26,8 +26,7 @@ from foundation.ids import new_id
 from gpus.models import Process
 from jobs.api import forms
 from jobs.models import Job
-
-from .conftest import Account, World, make_model
+from tests.support.api_world import Account, ApiWorld, make_model
 
 pytestmark = pytest.mark.django_db
 SUBMIT = "/api/v1/queue/submit"
@@ -47,7 +46,7 @@ FILE_SCHEMA = {
 
 
 @pytest.fixture(autouse=True)
-def store(world: World, db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(world: ApiWorld, db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
     limit(monkeypatch, artifact_reserve_bytes=0)
     make_model("zimg", payload_schema=FILE_SCHEMA)
@@ -207,13 +206,13 @@ def test_quotas_count_files_that_come_with_a_submit(acme: Account, monkeypatch: 
     assert first_error(submit(acme, {"image": data_uri(PNG)}))[:2] == (413, "artifact_too_large")
 
 
-def expires_in(world: World, seconds: float) -> bool:
+def expires_in(world: ApiWorld, seconds: float) -> bool:
     """Whether the only artifact expires after this time, within two minutes."""
     left = (Artifact.objects.get().expires_at - world.ports.clock.now()).total_seconds()
     return abs(left - seconds) < 120
 
 
-def test_the_files_of_a_refused_submit_expire_after_an_hour(acme: Account, world: World) -> None:
+def test_the_files_of_a_refused_submit_expire_after_an_hour(acme: Account, world: ApiWorld) -> None:
     missing = {"image": data_uri(PNG), "other": {"$artifact": new_id()}}
     for _ in range(2):  # a client repeats what was refused
         assert first_error(submit(acme, missing))[1] == "artifact_missing"
@@ -223,7 +222,9 @@ def test_the_files_of_a_refused_submit_expire_after_an_hour(acme: Account, world
     assert ArtifactUse.objects.exists()
 
 
-def test_an_artifact_that_a_client_uploaded_keeps_its_time(acme: Account, store: Store, world: World) -> None:
+def test_an_artifact_that_a_client_uploaded_keeps_its_time(
+    acme: Account, store: Store, world: ApiWorld
+) -> None:
     wanted = Wanted(acme.tenant.pk, hashlib.sha256(PNG).hexdigest(), len(PNG))
     now = world.ports.clock.now()
     row = promise(wanted, store, now).artifact
@@ -414,7 +415,7 @@ def test_the_part_job_takes_no_more_memory_than_a_submit() -> None:
     assert peak < 6_000_000
 
 
-def test_a_staff_session_and_a_key_without_the_scope_send_no_form(acme: Account, world: World) -> None:
+def test_a_staff_session_and_a_key_without_the_scope_send_no_form(acme: Account, world: ApiWorld) -> None:
     acme.client.credentials(HTTP_AUTHORIZATION="Bearer wrong")
     assert form(acme, {"a": {"$file": "f"}}, {"f": b"x"}).status_code == 401
 

@@ -26,12 +26,11 @@ from foundation import fetch
 from jobs.callbacks import guard
 from jobs.models import Job
 from jobs.submission import fetched_urls
-from tests.jobs.callbacks.test_pinned_post import make_certificate
-from tests.jobs.events.conftest import redis_url, web
+from tests.support.api_world import Account, account, make_model
+from tests.support.live_web import redis_url, web
+from tests.support.servers.certificate import make_certificate
 from tests.support.servers.raw_server import RawServer, Visit
 from tests.support.servers.web import Web
-
-from .conftest import Account, account, make_model
 
 __all__ = ["redis_url", "web"]
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"

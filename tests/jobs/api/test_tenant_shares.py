@@ -28,12 +28,11 @@ from foundation.http_api.json_body import BODY_PENDING_KEY
 from jobs.api import authentication
 from jobs.api.errors import count_refusal, unknown_route
 from jobs.reports import counters
-from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.announced_jobs import new_job
+from tests.support.api_world import Account, forget_keys
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
-
-from .conftest import Account, forget_keys
 
 __all__ = ["redis_url", "tenant", "web"]
 SUBMIT = "/api/v1/queue/submit"

@@ -16,9 +16,8 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Callback, Event, Job
 from tests.support import factories as builders
-
-from .conftest import Account, account, forget_keys
-from .test_access import ROUTES, filled
+from tests.support.api_world import Account, account, forget_keys
+from tests.support.routes import ROUTES, filled
 
 ADDRESS, PATH, LINE, RIVAL = "10.66.77.88:5000", "/srv/models/flux.py", "Traceback (most", "rival-corp"
 SECRETS = (ADDRESS, PATH, LINE, RIVAL, "the-boss", "gpu-7.internal")

@@ -11,8 +11,7 @@ from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
 from jobs.limits.submit_limits import limits_of
 from jobs.models import Tenant
-
-from .conftest import Account, World
+from tests.support.api_world import Account, ApiWorld
 
 LIST = "/api/v1/admin/tenants"
 PAGE = f"{LIST}/acme"
@@ -40,7 +39,7 @@ def test_a_new_tenant_has_the_normal_band_and_no_limit(operator: Account) -> Non
     assert (answer.status_code, answer.json()) == (200, NEW)
 
 
-def test_a_change_is_live_and_has_an_audit_entry(operator: Account, acme: Account, world: World) -> None:
+def test_a_change_is_live_and_has_an_audit_entry(operator: Account, acme: Account, world: ApiWorld) -> None:
     answer = operator.client.patch(PAGE, {"highest_band": "urgent", "max_running": 3}, format="json")
     assert (answer.status_code, answer.json()) == (
         200,
@@ -67,7 +66,7 @@ def test_null_removes_a_limit(operator: Account) -> None:
     assert operator.client.patch(PAGE, {"max_running": None}, format="json").json()["max_running"] is None
 
 
-def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, world: World) -> None:
+def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, world: ApiWorld) -> None:
     limits = {
         "max_queued": 7,
         "max_queued_seconds": 60.0,
@@ -85,7 +84,9 @@ def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, w
     assert values == {name: [None, value] for name, value in limits.items()}
 
 
-def test_without_redis_a_change_is_stored_and_reported_as_not_live(operator: Account, world: World) -> None:
+def test_without_redis_a_change_is_stored_and_reported_as_not_live(
+    operator: Account, world: ApiWorld
+) -> None:
     world.leases.away = True
     answer = operator.client.patch(PAGE, {"weight": 2.5}, format="json")
     assert (answer.status_code, answer.json()["live"]) == (200, False)

@@ -10,10 +10,9 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, Job
+from tests.support.api_world import Account, ApiWorld, make_model
 from tests.support.fakes import ManualClock
-
-from .conftest import Account, World, make_model
-from .test_bad_input import problem
+from tests.support.problems import problem
 
 SUBMIT = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {}}
@@ -21,7 +20,7 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def noon(world: World) -> ManualClock:
+def noon(world: ApiWorld) -> ManualClock:
     world.clock = ManualClock(NOON)
     return world.clock
 
@@ -30,7 +29,7 @@ def submit(account: Account, **fields: Any) -> Any:
     return account.client.post(SUBMIT, JOB | fields, format="json")
 
 
-def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     later = NOON + timedelta(hours=2)
     answer = submit(acme, run_at="2026-03-04T16:00:00+02:00", deadline_seconds=60, start_deadline_seconds=5)
     assert answer.status_code == 202
@@ -48,7 +47,7 @@ def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelCon
     assert [one["job_id"] for one in shown] == [job.id]
 
 
-def test_a_scheduled_job_can_be_cancelled(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_scheduled_job_can_be_cancelled(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
     job_id = submit(acme, run_at="2026-03-05T00:00:00Z").json()["job_id"]
     assert acme.client.post(f"/api/v1/queue/jobs/{job_id}/cancel").status_code == 200
     assert acme.client.get(f"/api/v1/queue/jobs/{job_id}").json()["status"] == "cancelled"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import requests
 
 from dispatcher_project.asgi import WSGI_THREADS
-from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 
 __all__ = ["redis_url", "tenant", "web"]

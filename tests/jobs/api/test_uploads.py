@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
 import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -26,49 +24,19 @@ from foundation.secrets import signed
 from gpus.models import ModelConfig
 from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.models import Job, PushedResult
-from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.support.api_world import Account
 from tests.support.factories import make_job
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
+from tests.support.upload_sockets import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets
 
-from .conftest import Account
-
-__all__ = ["redis_url", "tenant", "web"]
-SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
-JOB = {"model": "zimg", "payload": {}}
+__all__ = ["redis_url", "sockets", "tenant", "web"]
 LONG = 300_000
-MB = 1024 * 1024
 
 
 def callback(model: str = "zimg") -> str:
     """Return the push URL of a job; its attempt may have no row yet."""
     return f"/api/v1/tasks/callback/{make_job(model, at=timezone.now()).id}"
-
-
-def bearer(account: Account) -> dict[str, str]:
-    return {"Authorization": f"Bearer {account.key}"}
-
-
-class Sockets:
-    """Raw requests whose bodies are sent by the test."""
-
-    def __init__(self, url: str, stack: ExitStack) -> None:
-        parts = urlsplit(url)
-        self._address, self._stack = (parts.hostname, parts.port), stack
-
-    def begin(self, path: str, length: int, **headers: str) -> socket.socket:
-        """Send only the head of a request."""
-        connection = self._stack.enter_context(socket.create_connection(self._address, timeout=60))
-        head = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(length)}
-        head |= {name.replace("_", "-"): value for name, value in headers.items()}
-        lines = [f"{name}: {value}" for name, value in head.items()]
-        connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""]).encode())
-        return connection
-
-
-@pytest.fixture
-def sockets(web: Web) -> Iterator[Sockets]:
-    with ExitStack() as stack:
-        yield Sockets(web.url, stack)
 
 
 @pytest.fixture
@@ -77,15 +45,6 @@ def bounds(settings: Any) -> Callable[..., None]:
         settings.DISPATCHER = settings.DISPATCHER.__class__(**seconds)
 
     return change
-
-
-def answer_of(connection: socket.socket) -> tuple[int, str]:
-    """Read status and error code until the server closes the connection."""
-    result = b""
-    while part := connection.recv(65536):
-        result += part
-    head, _, body = result.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["code"]
 
 
 @pytest.mark.parametrize("who", ["nobody", "a wrong token", "a token", "a key", "a form"])

@@ -9,15 +9,14 @@ import pytest
 
 from jobs.models import ApiKey, Rollup, TagUsage, Tenant
 from jobs.reports.rollups import HOUR, day_of
-
-from .conftest import Account, World, account, make_model
-from .test_bad_input import problem
+from tests.support.api_world import Account, ApiWorld, account, make_model
+from tests.support.problems import problem
 
 ME, USAGE = "/api/v1/me", "/api/v1/usage"
 
 
 @pytest.fixture
-def used(acme: Account, other: Account, world: World) -> None:
+def used(acme: Account, other: Account, world: ApiWorld) -> None:
     """acme used 10 GPU-seconds today and 5 the day before, other 7."""
     day = day_of(world.clock.now())
     for tenant, at, model, seconds in (
@@ -36,7 +35,7 @@ def rows(answer: Any) -> list[tuple[str, float]]:
     return [(row["key"], row["gpu_seconds"]) for row in answer.json()["rows"]]
 
 
-def test_a_tenant_sees_what_it_used(acme: Account, other: Account, world: World, used: None) -> None:
+def test_a_tenant_sees_what_it_used(acme: Account, other: Account, world: ApiWorld, used: None) -> None:
     today = world.clock.now().date()
     days = [((today - timedelta(days=1)).isoformat(), 5.0), (today.isoformat(), 10.0)]
     assert rows(acme.client.get(USAGE)) == days
@@ -95,7 +94,7 @@ def test_bad_questions_are_refused_by_name(acme: Account, parameters: dict[str, 
 
 
 @pytest.mark.database
-def test_a_key_learns_what_it_may_do(acme: Account, world: World) -> None:
+def test_a_key_learns_what_it_may_do(acme: Account, world: ApiWorld) -> None:
     make_model("zimg", payload_schema={"type": "object"}, result_schema={"type": "array"})
     make_model("flux")
     Tenant.objects.filter(pk=acme.tenant.pk).update(

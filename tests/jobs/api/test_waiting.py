@@ -13,13 +13,12 @@ import pytest
 import requests
 
 from jobs.operations.tenants import create_key
-from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.announced_jobs import end_job, new_job
+from tests.support.api_world import Account
 from tests.support.factories import make_running
+from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
-
-from .conftest import Account
 
 __all__ = ["redis_url", "tenant", "web"]
 SUBMIT = "/api/v1/queue/submit"

@@ -11,9 +11,8 @@ from django.db.models import F
 
 from gpus.models import Process
 from gpus.registry import processes
+from tests.support.api_world import Account
 from tests.support.factories import make_job, make_model, make_running
-
-from .conftest import Account
 
 LIST = "/api/v1/admin/workers"
 

@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.submission import insert
 from jobs.submission.request import read_request
 from jobs.submission.submit import BatchKey, submit_batch
-from tests.jobs.api.conftest import Account, World
+from tests.support.api_world import Account, ApiWorld
 from tests.support.round_trips import round_trips
 from tests.support.waiting import wait_for
 
@@ -107,7 +107,7 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
 @pytest.mark.usefixtures("zimg")
 @pytest.mark.parametrize("key", [None, "of-the-batch"])
 def test_jobs_are_stored_under_the_lock(
-    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch, key: str | None
+    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     write, held = statements.write, []
 
@@ -126,7 +126,7 @@ def test_jobs_are_stored_under_the_lock(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
 @pytest.mark.usefixtures("zimg")
-def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, world: World) -> None:
+def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, world: ApiWorld) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has none")
     requests = [read_request({"model": "zimg", "payload": {}})]
@@ -142,7 +142,7 @@ def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, world: Worl
 @pytest.mark.django_db
 @pytest.mark.usefixtures("zimg")
 def test_a_batch_beyond_the_quota_makes_no_rows(
-    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used_up = QuotaExhausted("The quota of today is used up.")
     monkeypatch.setattr(insert, "quota_refusal", lambda *_: used_up)

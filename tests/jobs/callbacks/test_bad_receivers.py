@@ -13,8 +13,7 @@ import pytest
 from django.conf import LazySettings
 
 from jobs.models import Callback
-
-from .conftest import NOW, Receiver, Sent, deliver
+from tests.support.receivers import NOW, Receiver, Sent, deliver
 
 Send = Callable[..., Sent]
 

@@ -21,10 +21,9 @@ from jobs.callbacks import deliver as delivering
 from jobs.callbacks.deliver import DELAYS_SECONDS, Taken, replay, settle, take
 from jobs.callbacks.sending import Outcome
 from jobs.models import Callback, CallbackTry
+from tests.jobs.callbacks import conftest
+from tests.support.receivers import NOW, Receiver, Sent, deliver, say
 from tests.support.round_trips import round_trips
-
-from . import conftest
-from .conftest import NOW, Receiver, Sent, deliver, say
 
 Send = Callable[..., Sent]
 PENDING = Callback.State.PENDING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -18,13 +18,11 @@ from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.protocol import Clock, SystemClock
 from jobs.callbacks import guard
 from jobs.callbacks.delivery_worker import LOOK_SECONDS, DeliveryWorker
-from jobs.callbacks.message import callback_for, renew_secret
-from jobs.domain.states import JobState
-from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
+from jobs.models import Callback, CallbackTry, ReceiverCircuit
+from tests.jobs.callbacks.tarpit import Tarpit
 from tests.support.fakes import make_ports
-
-from .conftest import Receiver
-from .tarpit import Tarpit
+from tests.support.outboxes import outbox, tenant_named
+from tests.support.receivers import Receiver
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("loopback_allowed")]
 
@@ -41,36 +39,6 @@ class Skewed(SystemClock):
 
     def now(self) -> datetime:
         return super().now() + self._ahead
-
-
-def tenant_named(name: str) -> Tenant:
-    tenant = Tenant.objects.create(name=name)
-    renew_secret(tenant)
-    return tenant
-
-
-def outbox(tenant: Tenant, urls: Sequence[str], *, at: datetime | None = None) -> list[str]:
-    """One finished job and its message for each URL, due now."""
-    now = at or datetime.now(UTC)
-    jobs = [
-        Job(
-            tenant=tenant,
-            model="m",
-            pool="m",
-            payload={},
-            callback_url=url,
-            state=JobState.COMPLETED,
-            result={},
-            place_us=1,
-            created_at=now,
-            finished_at=now,
-        )
-        for url in urls
-    ]
-    Job.objects.bulk_create(jobs)
-    rows = [row for job in jobs if (row := callback_for(job, now=now)) is not None]
-    Callback.objects.bulk_create(rows)
-    return [row.id for row in rows]
 
 
 def until(sign: Callable[[], Any], seconds: float = PATIENCE) -> float:

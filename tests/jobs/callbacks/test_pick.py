@@ -13,9 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from jobs.callbacks import pick
 from jobs.callbacks.pick import Limits, Picker, Shares, delivery_report
 from jobs.models import Callback, ReceiverCircuit, Tenant
-
-from .conftest import NOW, Sent
-from .test_delivery_worker import outbox, tenant_named
+from tests.support.outboxes import outbox, tenant_named
+from tests.support.receivers import NOW, Sent
 
 pytestmark = pytest.mark.django_db
 

@@ -6,20 +6,17 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from foundation import http_client
 from jobs.callbacks import sending
 from jobs.callbacks.guard import Address
 from jobs.callbacks.sending import Answer
-
-from .conftest import NOW, Receiver, Sent, deliver
+from tests.support.receivers import NOW, Receiver, Sent, deliver
+from tests.support.servers.certificate import make_certificate
 
 Send = Callable[..., Sent]
 
@@ -134,27 +131,3 @@ def _answer_once(listener: socket.socket, context: ssl.SSLContext) -> None:
             secure.recv(65536)
     except OSError:
         sock.close()
-
-
-def make_certificate(folder: Path, name: str) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    names = x509.SubjectAlternativeName([x509.DNSName(name)])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    path = folder / "receiver.pem"
-    path.write_bytes(pem + made.public_bytes(serialization.Encoding.PEM))
-    return path

@@ -19,8 +19,7 @@ from jobs.callbacks.sending import KEEP_SECONDS, Resolver
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import CallbackTry
 from tests.support.factories import make_model, make_server
-
-from .conftest import NOW, Receiver, Sent, deliver, say
+from tests.support.receivers import NOW, Receiver, Sent, deliver, say
 
 pytestmark = pytest.mark.django_db
 

@@ -14,8 +14,7 @@ from jobs.callbacks.deliver import send_sample
 from jobs.callbacks.message import renew_secret
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback, Tenant
-
-from .conftest import NOW, Receiver, say
+from tests.support.receivers import NOW, Receiver, say
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -3,28 +3,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.events import hub as hub_module
 from jobs.events.hub import FROM_NOW_ON, EventHub, NewEvents, SeenEvent
-
-NOWHERE = "redis://127.0.0.1:1/0"
-
-
-def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run the test on its own event loop."""
-
-    @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
-
-    return run
+from tests.support.hubs import NOWHERE, on_a_loop
 
 
 class Story:

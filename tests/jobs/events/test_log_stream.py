@@ -12,8 +12,8 @@ from dispatcher_client import Client, LogLine, NotFound
 from jobs.events.announce import Announcer
 from jobs.models import Event, Job
 from jobs.operations.jobs import retry_dead_letter
-from tests.jobs.api.conftest import Account, World
 from tests.support.announced_jobs import end_job, new_job, write_lines
+from tests.support.api_world import Account, ApiWorld
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
@@ -57,7 +57,7 @@ def test_a_followed_log_begins_at_the_tail_or_a_place(web: Web, tenant: Account,
 
 
 def test_a_followed_log_goes_on_through_a_retry(
-    web: Web, tenant: Account, running: Job, world: World
+    web: Web, tenant: Account, running: Job, world: ApiWorld
 ) -> None:
     end_job(running.id)
     retry_dead_letter(running.id, ports=world.ports)

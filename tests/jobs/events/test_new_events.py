@@ -7,8 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from jobs.events import hub
 from jobs.events.hub import NewEvents, read_new_events
 from jobs.models import Job
-from tests.jobs.api.conftest import Account, account, make_model
 from tests.support.announced_jobs import end_job, new_job, say
+from tests.support.api_world import Account, account, make_model
 
 pytestmark = pytest.mark.django_db
 

@@ -12,8 +12,7 @@ from jobs.events.announce import Announcer
 from jobs.events.hub import EventHub
 from jobs.events.stream import stream_pulse
 from tests.support.announcements import announce_patiently
-
-from .test_hub import NOWHERE, on_a_loop
+from tests.support.hubs import NOWHERE, on_a_loop
 
 LONG = 60.0
 CHANGED = b"event: changed\ndata:\n\n"

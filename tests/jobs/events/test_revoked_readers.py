@@ -11,17 +11,14 @@ from typing import Any
 
 import pytest
 
-from jobs.events.handover import Follow
 from jobs.events.hub import NewEvents, SeenEvent
-from jobs.events.stream import Message, stream_events, stream_pulse
+from jobs.events.stream import stream_events, stream_pulse
 from jobs.ports import KEEP_KEY_SECONDS
-
-from .virtual_loop import run_virtually
+from tests.jobs.events.virtual_loop import run_virtually
+from tests.support.readers import FOLLOW, NEVER, Client, stays
 
 PROMISED_SECONDS = 60.0
 """What docs/explanation/security.md says."""
-NEVER = 1e9
-FOLLOW = Follow("job", 0, with_output=True, in_full=False, reader="key")
 
 
 class Hub:
@@ -60,25 +57,6 @@ class Hub:
             yield
         finally:
             task.cancel()
-
-
-async def stays() -> Message:
-    """A client that never disconnects."""
-    await asyncio.sleep(NEVER)
-    return {"type": "http.disconnect"}
-
-
-class Client:
-    """A client that records each message with its time."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[float, bytes]] = []
-        self.has_ended = False
-
-    async def send(self, message: Message) -> None:
-        assert not self.has_ended
-        self.said.append((asyncio.get_running_loop().time(), message.get("body", b"")))
-        self.has_ended = message["type"] == "http.response.body" and not message["more_body"]
 
 
 def stream_until_the_end(revoked_at: float, every: float) -> Client:

@@ -12,9 +12,8 @@ import pytest
 from jobs.events.handover import Follow
 from jobs.events.hub import EventHub, NewEvents, SeenEvent
 from jobs.events.stream import stream_events
-
-from .test_revoked_readers import FOLLOW, Client, stays
-from .virtual_loop import run_virtually
+from tests.jobs.events.virtual_loop import run_virtually
+from tests.support.readers import FOLLOW, Client, stays
 
 LAST = 5
 

@@ -13,8 +13,8 @@ from admin_ui.parts.groups import write_groups
 from jobs.events import stream
 from jobs.models import ApiKey
 from jobs.operations.jobs import retry_dead_letter
-from tests.jobs.api.conftest import Account, World, account
 from tests.support.announced_jobs import end_job, new_job, read_stream, say
+from tests.support.api_world import Account, ApiWorld, account
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
@@ -92,7 +92,7 @@ def test_a_reconnecting_client_gets_only_missed_events(web: Web, tenant: Account
     assert missed(**{"Last-Event-ID": "2"}) == [None]
 
 
-def test_a_stream_does_not_end_with_an_earlier_round(web: Web, tenant: Account, world: World) -> None:
+def test_a_stream_does_not_end_with_an_earlier_round(web: Web, tenant: Account, world: ApiWorld) -> None:
     job = new_job(tenant.tenant)
     end_job(job.id)
     retry_dead_letter(job.id, ports=world.ports)

@@ -8,7 +8,6 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,70 +20,34 @@ from benchmarks.artifacts import forget_peak, peak_mb
 from foundation.ids import new_id
 from foundation.long_texts import LONG_BYTES
 from gpus.errors import OutputInvalid, OutputNotStored, OutputRefused, RunFailed, ServerLost
-from gpus.models import ModelConfig
 from jobs.domain.access import shown_error
 from jobs.domain.states import JobState
 from jobs.execution.pushed_results import accept_push
-from jobs.models import Attempt, Job
-from tests.artifacts.store.conftest import Stage, http, s3_clients, s3_stage, seaweed
-from tests.support.factories import make_model
-from tests.support.servers.answering import Answering, answering
-from tests.support.shop import Shop, open_shop, state
+from jobs.models import Attempt
+from tests.support.answer_files import (
+    PNG,
+    answer,
+    configure,
+    content,
+    failed,
+    limited,
+    run_once,
+    server,
+    shop,
+)
+from tests.support.shop import Shop, state
+from tests.support.stores import Stage, http, s3_clients, s3_stage, seaweed
 from tests.support.waiting import wait_for
 
-__all__ = ["http", "s3_clients", "s3_stage", "seaweed"]
+__all__ = ["http", "s3_clients", "s3_stage", "seaweed", "server", "shop"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
-PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 20_000
 JPEG = b"\xff\xd8\xff\xe0" + b"jpeg" * 10
 SMALL = b"\x89PNG\r\n\x1a\nsmall"
 
 
 def text_of(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-@pytest.fixture
-def server() -> Iterator[Answering]:
-    with answering(Answering()) as server:
-        yield server
-
-
-@pytest.fixture
-def shop(valkey, fleet, server, settings, tmp_path) -> Iterator[Shop]:
-    settings.ARTIFACT_FOLDER = tmp_path / "store"
-    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0, artifact_save_seconds=0.5)
-    model = make_model("m", max_retries=1, max_run_seconds=60.0)
-    shop = open_shop(valkey.url, fleet, model, f"{server.url}/run")
-    yield shop
-    shop.close()
-
-
-def limited(settings: Any, **values: Any) -> None:
-    settings.DISPATCHER = replace(settings.DISPATCHER, **values)
-
-
-def configure(**values: Any) -> None:
-    ModelConfig.objects.filter(name="m").update(**values)
-
-
-def run_once(shop: Shop, until: JobState = JobState.COMPLETED) -> Job:
-    job = shop.submit()
-    shop.worker().work("m")
-    wait_for(lambda: state(job) not in (JobState.QUEUED, JobState.RUNNING))
-    job.refresh_from_db()
-    assert job.state == until, job.error_message
-    return job
-
-
-def answer(server: Answering, result: Any, **envelope: Any) -> None:
-    body = json.dumps({"status": "success", "result": result, **envelope}).encode()
-    server.post = lambda payload: body
-
-
-def content(shop: Shop, reference: Any) -> tuple[bytes, str]:
-    row = Artifact.objects.get(pk=reference["$artifact"])
-    return b"".join(shop.ports.artifact_store.chunks(row.key)), row.content_type
 
 
 # -- what becomes an artifact ---------------------------------------------------------------------
@@ -237,13 +200,6 @@ def test_an_answer_of_openais_protocol(shop, server) -> None:
 
 
 # -- refusals ------------------------------------------------------------------------------------
-
-
-def failed(shop: Shop, error: type[Exception], code: str, *, retried: bool = False) -> str:
-    job = run_once(shop, JobState.RETRYING if retried else JobState.FAILED)
-    assert job.error_code == code
-    assert not Artifact.objects.exists()
-    return str(job.error_message or Attempt.objects.get().error_message)
 
 
 @pytest.mark.parametrize(

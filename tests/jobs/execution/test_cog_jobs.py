@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.db import connection
 
 from artifacts.models import Artifact
 from artifacts.refs import ref
-from foundation.http_api.json_body import read_json
-from foundation.secrets import verified
 from gpus.models import ModelConfig
-from jobs.api.push import PushResult
 from jobs.domain.states import AttemptState, JobState
 from jobs.events.log_lines import LogChoice, read_lines
-from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
+from tests.support.cog_receiver import Receiver
 from tests.support.factories import make_model
 from tests.support.servers.cog_server import CogServer
 from tests.support.shop import Shop, open_shop, state
@@ -45,40 +38,6 @@ def shop(valkey, fleet, cog, settings) -> Iterator[Shop]:
         settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url)
         yield shop
         shop.close()
-
-
-class Receiver:
-    """The route that results are pushed to, over a real socket."""
-
-    def __init__(self, shop: Shop) -> None:
-        class Route(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                parts = urlsplit(self.path)
-                raw = self.rfile.read(int(self.headers["Content-Length"]))
-                (token,) = parse_qs(parts.query)["token"]
-                attempt, job = verified(token, purpose=PUSH_TOKEN), parts.path.rpartition("/")[2]
-                if attempt is not None:
-                    body = read_json(raw, PushResult.escaped_fields)
-                    accept_push(job, attempt, body, len(raw), ports=shop.ports)
-                connection.close()
-                self.send_response(401 if attempt is None else 200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
 
 
 def test_the_webhook_ends_the_job(shop, cog):

@@ -26,13 +26,12 @@ from gpus.registry.upload_url import COG_UPLOADS, upload_url
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import cog_uploads
 from jobs.models import Attempt, Job
+from tests.support.cog_receiver import Receiver
 from tests.support.factories import make_model
 from tests.support.servers.artifact_store import http_only, serving
 from tests.support.servers.cog_server import CogServer
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
-
-from .test_cog_jobs import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(3_000_000)

@@ -17,7 +17,7 @@ from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job, WorkerSign
 from jobs.sweeps import expired_leases, retention
 from tests.jobs.execution.by_hand import OVER, Gpu, HandProcess, HandWriter, run_claimed
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, NoRedis, World, world
+from tests.support.queue_world import LEASE_SECONDS, NoRedis, QueueWorld, world
 
 __all__ = ["world"]
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class Cut:
     """A worker whose connection to Redis can be cut; sweeps keep theirs, and all reach the database."""
 
-    world: World
+    world: QueueWorld
     worker: GpuWorker
     gpu: Gpu
     is_cut: bool = False
@@ -60,7 +60,7 @@ class Cut:
 
 
 @pytest.fixture
-def cut(world: World) -> Cut:
+def cut(world: QueueWorld) -> Cut:
     world.server()
     made: list[Cut] = []
 
@@ -194,7 +194,7 @@ def test_an_idle_worker_writes_no_heartbeat_and_a_stopped_one_leaves_no_row(cut:
     assert not WorkerSign.objects.exists()
 
 
-def test_the_heartbeat_of_a_dead_worker_is_deleted_after_a_day(world: World) -> None:
+def test_the_heartbeat_of_a_dead_worker_is_deleted_after_a_day(world: QueueWorld) -> None:
     WorkerSign.objects.create(worker="gone", at=world.clock.now())
     retention.sweep(world.ports)
     assert WorkerSign.objects.exists()

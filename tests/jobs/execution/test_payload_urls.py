@@ -18,7 +18,7 @@ from jobs.callbacks.guard import read_url
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
-from tests.jobs.execution.test_answer_files import PNG, answer, configure, limited, server, shop
+from tests.support.answer_files import PNG, answer, configure, limited, server, shop
 from tests.support.servers.answering import Answering
 from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for

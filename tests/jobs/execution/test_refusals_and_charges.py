@@ -11,8 +11,8 @@ from gpus.models import QuarantinedSlot
 from jobs.domain.states import JobState
 from jobs.models import Attempt
 from jobs.operations.jobs import CancelOutcome, cancel_job
-from tests.jobs.execution.test_worker_faults import LossyLeases
 from tests.support.factories import make_job, make_running
+from tests.support.lossy_leases import LossyLeases
 from tests.support.shop import state
 from tests.support.waiting import wait_for
 

@@ -8,7 +8,7 @@ import io
 import json
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,29 +46,12 @@ from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.support.database_errors import of_postgresql
 from tests.support.factories import make_job, make_model, make_running, make_tenant
 from tests.support.fakes import START
+from tests.support.saving_runner import Run, SavingRunner
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1000
-
-Run = Callable[[RunRequest], Any]
-
-
-class SavingRunner:
-    """Runs a function in place of a model."""
-
-    is_polled = is_pushed = is_pinned = calls_on_sent = answer_ends_run = False
-    stopped_by = "server confirmed the cancel"
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def start(self, run: RunRequest, *, abort: Any) -> Finished:
-        return Finished(self._run(run))
-
-    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from jobs.domain.states import JobState
 from jobs.execution import url_files
 from jobs.models import Attempt
 from jobs.operations.jobs import cancel_job
-from tests.jobs.execution.test_answer_files import (
+from tests.support.answer_files import (
     PNG,
     answer,
     configure,

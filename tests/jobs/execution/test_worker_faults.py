@@ -17,6 +17,7 @@ from jobs.execution.completion import Completion
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER, run_claimed
+from tests.support.lossy_leases import LossyLeases
 from tests.support.shop import state
 from tests.support.waiting import wait_for
 
@@ -152,25 +153,6 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
     accept_push(job.id, attempt.id, body, 40, ports=shop.ports)
     worker.nudge([job.id])
     wait_for(lambda: state(job) != JobState.RUNNING)
-
-
-class LossyLeases:
-    """The first call of `name` takes place, and its reply is lost."""
-
-    def __init__(self, leases, name):
-        self._leases, self._name, self.lost = leases, name, 0
-
-    def __getattr__(self, name):
-        method = getattr(self._leases, name)
-        if name != self._name or self.lost:
-            return method
-
-        def lossy(*a, **k):
-            method(*a, **k)
-            self.lost += 1
-            raise LeasingUnavailable("Redis does not answer: timeout")
-
-        return lossy
 
 
 def test_a_claim_whose_reply_was_lost_costs_no_try(shop):

@@ -19,10 +19,9 @@ from jobs.explain.snapshot import Reason
 from jobs.limits import gpu_seconds
 from jobs.limits.submit_limits import admit
 from jobs.models import Job
+from tests.jobs.explain.scene import WORKER, Scene
 from tests.support.factories import make_running
 from tests.support.fakes import AbsentLeases
-
-from .scene import WORKER, Scene
 
 
 def no_server(scene: Scene) -> Job:

@@ -9,9 +9,8 @@ import pytest
 import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-
-from .injected import CAUSES, first_reason
-from .scene import Scene
+from tests.jobs.explain.injected import CAUSES, first_reason
+from tests.jobs.explain.scene import Scene
 
 FEW, MANY = 2, 50
 RIGHT = 0.95

@@ -19,11 +19,10 @@ from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
 from jobs.explain.snapshot import Servers, Snapshot
 from jobs.operations.explain_job import estimate_job
+from tests.jobs.explain.injected import capped, over_quota
+from tests.jobs.explain.scene import Scene
 from tests.support.factories import make_model, make_server, make_tenant
 from tests.support.fakes import make_ports
-
-from .injected import capped, over_quota
-from .scene import Scene
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,6 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.reports import CellState
 from jobs.reports import fleet as fleet_module
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
-from tests.gpus.reports.test_fleet import Seen, view
 from tests.support.factories import (
     make_job,
     make_model,
@@ -21,6 +20,7 @@ from tests.support.factories import (
     make_tenant,
 )
 from tests.support.fakes import START, AbsentLeases
+from tests.support.fleet_views import Seen, view
 
 pytestmark = pytest.mark.django_db
 

@@ -12,9 +12,9 @@ from gpus.leasing.values import SlotView
 from jobs.models import Attempt
 from jobs.reports.fleet import server_snapshot
 from jobs.reports.server import MAX_RUNS, Run, failures_by_cause, latest_runs
-from tests.gpus.reports.test_fleet import Seen, view
 from tests.support.factories import make_job, make_model, make_running, make_server
 from tests.support.fakes import START
+from tests.support.fleet_views import Seen, view
 
 pytestmark = pytest.mark.django_db
 

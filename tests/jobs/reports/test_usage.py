@@ -19,10 +19,10 @@ from jobs.reports.usage import UsageBy, UsageRow, as_csv, total, typical_run_sec
 from jobs.sweeps import rollups
 from jobs.sweeps.rollups import RollupsSweep
 from jobs.transitions import end_waiting
-from tests.jobs.sweeps.test_rollups import AtOnce, sweep
 from tests.support.factories import make_job, make_tenant
 from tests.support.fakes import START, ManualClock, make_ports
 from tests.support.job_lives import Lives
+from tests.support.rollups import AtOnce, sweep
 
 pytestmark = pytest.mark.django_db
 FIRST, LAST = START.date() - timedelta(days=1), START.date() + timedelta(days=40)

@@ -17,21 +17,21 @@ from jobs.models import Callback, Job
 from jobs.operations import jobs as job_operations
 from jobs.sweeps import base, deadlines, due_retries
 from jobs.sweeps.base import Sweep, SweepCount
-from tests.jobs.sweeps.conftest import World
+from tests.support.queue_world import QueueWorld
 
 
-def due_retry(world: World) -> Job:
+def due_retry(world: QueueWorld) -> Job:
     now = world.clock.now()
     return world.job(push=False, state=JobState.RETRYING.value, due_at=now)
 
 
-def retry_to_cancel(world: World) -> Job:
+def retry_to_cancel(world: QueueWorld) -> Job:
     now = world.clock.now()
     fields = {"state": JobState.RETRYING.value, "due_at": now, "cancel_requested_at": now}
     return world.job(push=False, callback_url="https://x.example/", **fields)
 
 
-def past_deadline(world: World) -> Job:
+def past_deadline(world: QueueWorld) -> Job:
     return world.job(deadline_at=world.clock.now(), callback_url="https://x.example/")
 
 
@@ -41,7 +41,7 @@ class Case:
     it."""
 
     sweep: Sweep
-    make: Callable[[World], Job]
+    make: Callable[[QueueWorld], Job]
     move: str
     state: JobState
 
@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+def test_rows_share_transactions(world: QueueWorld, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 4)
     jobs = [case.make(world).id for _ in range(10)]
@@ -74,7 +74,7 @@ def test_rows_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("error", [ValueError("bad"), OperationalError("malformed JSON")])
 @pytest.mark.parametrize("case", CASES)
 def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch, case: Case, error: Exception
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch, case: Case, error: Exception
 ) -> None:
     world.server()
     first, bad, last = (case.make(world).id for _ in range(3))
@@ -92,7 +92,7 @@ def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
 
 
 def test_a_ticket_that_cannot_be_removed_delays_only_its_own_job(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     first, bad, last = (past_deadline(world).id for _ in range(3))
@@ -109,7 +109,9 @@ def test_a_ticket_that_cannot_be_removed_delays_only_its_own_job(
 
 
 @pytest.mark.database
-def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_database_is_not_tried_for_each_row(
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.server()
     for _ in range(3):
         due_retry(world)
@@ -128,7 +130,7 @@ def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: py
 @pytest.mark.database
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_locked_in_the_order_of_their_jobs(
-    world: World, monkeypatch: pytest.MonkeyPatch, case: Case
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     """The same order as in group commits; another order could deadlock."""
     world.server()

@@ -23,9 +23,9 @@ from jobs.models import Attempt
 from jobs.sweeps import lock_sync
 from jobs.transitions import End
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient  # noqa: F401
-from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
 from tests.support.ports import free_port
+from tests.support.queue_world import QueueWorld
 from tests.support.servers.plain_server import PlainServer
 from tests.support.servers.raw_server import RawServer, Visit
 from tests.support.shop import Shop, plain_shop, state
@@ -88,7 +88,7 @@ class Answers:
 
 
 @pytest.fixture
-def answers(world: World) -> Iterator[Answers]:
+def answers(world: QueueWorld) -> Iterator[Answers]:
     """Probe the one server, which was found to be a plain one and is silent now."""
     answers = Answers()
     with RawServer(answers) as raw:
@@ -99,19 +99,19 @@ def answers(world: World) -> Iterator[Answers]:
         yield answers
 
 
-def judge(world: World) -> bool | None:
+def judge(world: QueueWorld) -> bool | None:
     assert run_sweep("lock_sync", world.ports).failed == 0
     return Server.objects.get().healthy
 
 
-def end(world: World, lease: Lease) -> None:
+def end(world: QueueWorld, lease: Lease) -> None:
     ending = Ending(ServerFailed())
     transitions.end_attempt(
         End(lease.job_id, lease.attempt_id, 1, lease.slot, ending, RetryPolicy(), world.clock.now())
     )
 
 
-def test_a_plain_server_is_probed_again_after_its_run(world: World, answers: Answers) -> None:
+def test_a_plain_server_is_probed_again_after_its_run(world: QueueWorld, answers: Answers) -> None:
     job = world.job()
     lease = world.claim()
     assert judge(world) is True
@@ -126,7 +126,7 @@ def test_a_plain_server_is_probed_again_after_its_run(world: World, answers: Ans
 
 
 def test_a_run_that_began_and_ended_during_the_probe_excuses_the_timeout(
-    world: World, answers: Answers
+    world: QueueWorld, answers: Answers
 ) -> None:
     world.job()
     asked_at = world.clock.now()
@@ -138,7 +138,7 @@ def test_a_run_that_began_and_ended_during_the_probe_excuses_the_timeout(
     assert not lock_sync._is_busy(lock_sync._Answer(Server.objects.get(), health, later, had_run=False))
 
 
-def test_without_redis_a_server_with_a_run_still_counts_as_busy(world: World, answers: Answers) -> None:
+def test_without_redis_a_server_with_a_run_still_counts_as_busy(world: QueueWorld, answers: Answers) -> None:
     world.job()
     world.claim()
     world.redis_is_gone = True
@@ -146,14 +146,14 @@ def test_without_redis_a_server_with_a_run_still_counts_as_busy(world: World, an
     assert Server.objects.get().healthy is True
 
 
-def test_a_silent_server_with_a_health_endpoint_is_unhealthy(world: World, answers: Answers) -> None:
+def test_a_silent_server_with_a_health_endpoint_is_unhealthy(world: QueueWorld, answers: Answers) -> None:
     Server.objects.update(tells_health=True)
     world.job()
     world.claim()
     assert judge(world) is False
 
 
-def test_a_refused_connection_is_unhealthy_even_during_a_run(world: World) -> None:
+def test_a_refused_connection_is_unhealthy_even_during_a_run(world: QueueWorld) -> None:
     world.server(url=f"http://127.0.0.1:{free_port()}/run")
     Server.objects.update(healthy=True, tells_health=False)
     world.job()
@@ -162,7 +162,7 @@ def test_a_refused_connection_is_unhealthy_even_during_a_run(world: World) -> No
     assert probe(Server.objects.get()).refused
 
 
-def test_a_full_accept_queue_counts_as_a_timeout(world: World) -> None:
+def test_a_full_accept_queue_counts_as_a_timeout(world: QueueWorld) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         world.server(url=f"http://127.0.0.1:{address[1]}/run")

@@ -10,11 +10,11 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.sweeps import cancelling, deadlines, expired_leases
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld
 
 
 @pytest.fixture
-def lost(world: World) -> Lease:
+def lost(world: QueueWorld) -> Lease:
     """A running job with a requested cancel whose worker died."""
     world.server(max_run_seconds=100.0)
     world.job(callback_url="https://example.com/hook")
@@ -29,7 +29,9 @@ def job() -> Job:
     return Job.objects.get()
 
 
-def test_without_a_proof_the_job_is_cancelling_and_its_slot_in_quarantine(world: World, lost: Lease) -> None:
+def test_without_a_proof_the_job_is_cancelling_and_its_slot_in_quarantine(
+    world: QueueWorld, lost: Lease
+) -> None:
     assert (job().state, job().finished_at, job().error_code) == (JobState.CANCELLING, None, "")
     assert Attempt.objects.get().state == AttemptState.LOST
     assert world.slot() == "quarantined"
@@ -39,7 +41,7 @@ def test_without_a_proof_the_job_is_cancelling_and_its_slot_in_quarantine(world:
 
 
 @pytest.mark.database
-def test_the_proof_cancels_the_job_and_is_stored_as_evidence(world: World, lost: Lease) -> None:
+def test_the_proof_cancels_the_job_and_is_stored_as_evidence(world: QueueWorld, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
     assert cancelling.sweep(world.ports).repaired == 1
     assert (job().state, job().error_code) == (JobState.CANCELLED, "cancelled")
@@ -52,7 +54,7 @@ def test_the_proof_cancels_the_job_and_is_stored_as_evidence(world: World, lost:
     assert cancelling.sweep(world.ports).looked == 0
 
 
-def test_a_proof_from_before_the_attempts_end_does_not_count(world: World, lost: Lease) -> None:
+def test_a_proof_from_before_the_attempts_end_does_not_count(world: QueueWorld, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now() - (world.clock.now() - world.tenant.created_at))
     Attempt.objects.update(finished_at=world.clock.now())
     world.clock.advance(50)
@@ -60,7 +62,7 @@ def test_a_proof_from_before_the_attempts_end_does_not_count(world: World, lost:
 
 
 @pytest.mark.database
-def test_without_a_quarantine_row_the_run_limit_is_the_proof(world: World, lost: Lease) -> None:
+def test_without_a_quarantine_row_the_run_limit_is_the_proof(world: QueueWorld, lost: Lease) -> None:
     Server.objects.all().delete()
     world.clock.advance(99.9)
     assert cancelling.sweep(world.ports).repaired == 0
@@ -69,7 +71,7 @@ def test_without_a_quarantine_row_the_run_limit_is_the_proof(world: World, lost:
     assert "run limit" in Event.objects.order_by("-seq")[0].data["evidence"]
 
 
-def test_a_deadline_does_not_change_a_cancelling_job(world: World, lost: Lease) -> None:
+def test_a_deadline_does_not_change_a_cancelling_job(world: QueueWorld, lost: Lease) -> None:
     Job.objects.update(deadline_at=world.clock.now())
     world.clock.advance(1)
     assert deadlines.sweep(world.ports).looked == 0
@@ -77,7 +79,7 @@ def test_a_deadline_does_not_change_a_cancelling_job(world: World, lost: Lease) 
 
 
 @pytest.mark.database
-def test_another_quarantine_of_the_slot_does_not_delay_the_cancel(world: World, lost: Lease) -> None:
+def test_another_quarantine_of_the_slot_does_not_delay_the_cancel(world: QueueWorld, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
     QuarantinedSlot.objects.create(
         server=Server.objects.get(),

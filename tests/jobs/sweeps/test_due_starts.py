@@ -14,17 +14,17 @@ from jobs.domain.states import JobState
 from jobs.models import Event, Job
 from jobs.sweeps import base, deadlines, due_starts
 from jobs.sweeps.base import SweepCount
-from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import QueueWorld
 
 
-def later(world: World, seconds: float, **fields: object) -> Job:
+def later(world: QueueWorld, seconds: float, **fields: object) -> Job:
     at = world.clock.now() + timedelta(seconds=seconds)
     values = {"state": "scheduled", "run_at": at, "place_us": int(at.timestamp() * 1_000_000), **fields}
     return world.job(push=False, **values)
 
 
-def test_a_scheduled_job_is_queued_at_its_time_and_not_before(world: World) -> None:
+def test_a_scheduled_job_is_queued_at_its_time_and_not_before(world: QueueWorld) -> None:
     world.server()
     job = later(world, 10.0)
     world.clock.advance(9.9)
@@ -39,7 +39,7 @@ def test_a_scheduled_job_is_queued_at_its_time_and_not_before(world: World) -> N
 
 
 def test_a_new_process_with_differing_clocks_starts_no_job_before_the_comparison(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = later(world, 10)
     world.clock.advance(300)
@@ -52,7 +52,7 @@ def test_a_new_process_with_differing_clocks_starts_no_job_before_the_comparison
 
 
 def test_no_job_starts_early_after_the_time_was_set_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = later(world, 10)
     world.clock.advance(300)
@@ -66,7 +66,7 @@ def test_no_job_starts_early_after_the_time_was_set_back(
     assert Job.objects.get(id=job.id).state == JobState.SCHEDULED
 
 
-def test_no_other_sweep_queues_a_scheduled_job_early(world: World) -> None:
+def test_no_other_sweep_queues_a_scheduled_job_early(world: QueueWorld) -> None:
     world.server()
     later(world, 3600.0)
     world.clock.advance(60)
@@ -74,7 +74,7 @@ def test_no_other_sweep_queues_a_scheduled_job_early(world: World) -> None:
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
 
 
-def test_a_scheduled_job_is_ordered_by_its_start_time(world: World) -> None:
+def test_a_scheduled_job_is_ordered_by_its_start_time(world: QueueWorld) -> None:
     world.server()
     job = later(world, 10.0)
     world.clock.advance(5)
@@ -92,14 +92,14 @@ def test_a_scheduled_job_is_ordered_by_its_start_time(world: World) -> None:
 
 
 @pytest.mark.database
-def test_a_scheduled_job_is_queued_without_redis(world: World) -> None:
+def test_a_scheduled_job_is_queued_without_redis(world: QueueWorld) -> None:
     job = later(world, 0.0)
     world.redis_is_gone = True
     assert due_starts.sweep(world.ports).repaired == 1
     assert Job.objects.get(id=job.id).state == JobState.QUEUED, "`reconcile` has pushed the ticket"
 
 
-def test_a_job_cancelled_meanwhile_stays_cancelled(world: World) -> None:
+def test_a_job_cancelled_meanwhile_stays_cancelled(world: QueueWorld) -> None:
     from jobs.operations.jobs import cancel_job
 
     job = later(world, 5.0)
@@ -109,7 +109,7 @@ def test_a_job_cancelled_meanwhile_stays_cancelled(world: World) -> None:
     assert Job.objects.get(id=job.id).state == JobState.CANCELLED
 
 
-def test_a_job_that_never_started_has_a_clear_error_and_no_cost(world: World) -> None:
+def test_a_job_that_never_started_has_a_clear_error_and_no_cost(world: QueueWorld) -> None:
     at = world.clock.now() + timedelta(seconds=10)
     job = later(world, 10.0, start_deadline_at=at + timedelta(seconds=5))
     world.clock.advance(11)
@@ -124,7 +124,7 @@ def test_a_job_that_never_started_has_a_clear_error_and_no_cost(world: World) ->
 
 
 def test_many_jobs_of_one_time_share_transactions_and_keep_their_order(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 4)
@@ -138,7 +138,9 @@ def test_many_jobs_of_one_time_share_transactions_and_keep_their_order(
     assert sum(world.leases.depth("m").waiting.values()) == 10
 
 
-def test_many_jobs_of_one_time_do_not_delay_the_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_of_one_time_do_not_delay_the_tick(
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 2)
     for _ in range(10):
@@ -155,7 +157,7 @@ def test_many_jobs_of_one_time_do_not_delay_the_tick(world: World, monkeypatch: 
 
 @pytest.mark.database
 def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     first, bad, last = (later(world, 0.0).id for _ in range(3))
@@ -173,7 +175,9 @@ def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
 
 
 @pytest.mark.database
-def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_database_is_not_tried_for_each_row(
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.server()
     for _ in range(3):
         later(world, 0.0)

@@ -11,54 +11,28 @@ from gpus.errors import GpuBusy, RunTimedOut
 from gpus.models import QuarantinedSlot
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
-from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.retry import Ending
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
 from jobs.sweeps import expired_leases
-from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, attempt_of
-
-
-def expire(world: World) -> SweepCount:
-    """Advance the clock past the lease time."""
-    world.clock.advance(LEASE_SECONDS + 0.1)
-    count = expired_leases.sweep(world.ports)
-    assert count.failed == 0
-    return count
-
-
-def end(world: World, lease: Lease, **fields: Any) -> None:
-    transitions.end_attempt(
-        End(
-            job_id=lease.job_id,
-            attempt_id=lease.attempt_id,
-            epoch=lease.epoch,
-            slot=lease.slot,
-            policy=RetryPolicy(),
-            at=world.clock.now(),
-            **fields,
-        )
-    )
-
-
-def job_of(lease: Lease) -> Job:
-    return Job.objects.get(id=lease.job_id)
+from tests.support.expiries import end, expire, job_of
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld, attempt_of
 
 
 @pytest.fixture
-def lease(world: World) -> Lease:
+def lease(world: QueueWorld) -> Lease:
     """A claimed job whose start is not committed."""
     world.server()
     world.job()
     return world.claim(written=False)
 
 
-def test_a_renewed_lease_is_left_alone(world: World, lease: Lease) -> None:
+def test_a_renewed_lease_is_left_alone(world: QueueWorld, lease: Lease) -> None:
     assert expired_leases.sweep(world.ports).looked == 0
 
 
-def test_a_sent_attempt_is_lost_and_its_slot_quarantined(world: World, lease: Lease) -> None:
+def test_a_sent_attempt_is_lost_and_its_slot_quarantined(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     assert expire(world).repaired == 1
     attempt = attempt_of(job_of(lease))
@@ -74,14 +48,14 @@ def test_a_sent_attempt_is_lost_and_its_slot_quarantined(world: World, lease: Le
     assert world.announced == [lease.job_id]
 
 
-def test_the_third_death_is_poison(world: World, lease: Lease) -> None:
+def test_the_third_death_is_poison(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     Job.objects.update(deaths=2)
     expire(world)
     assert (job_of(lease).state, job_of(lease).error_code) == (JobState.FAILED, "poison")
 
 
-def test_an_accepted_attempt_becomes_adoptable_and_its_job_runs_on(world: World, lease: Lease) -> None:
+def test_an_accepted_attempt_becomes_adoptable_and_its_job_runs_on(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     world.accept(lease)
     assert expire(world).repaired == 1
@@ -94,7 +68,7 @@ def test_an_accepted_attempt_becomes_adoptable_and_its_job_runs_on(world: World,
 
 
 @pytest.mark.database
-def test_a_higher_epoch_in_the_database_is_written_to_the_lease(world: World, lease: Lease) -> None:
+def test_a_higher_epoch_in_the_database_is_written_to_the_lease(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     world.accept(lease)
     assert transitions.take_over(lease.job_id, lease.attempt_id, 1, "died here", world.clock.now())
@@ -104,7 +78,7 @@ def test_a_higher_epoch_in_the_database_is_written_to_the_lease(world: World, le
     assert (adopted.epoch, adopted.adopted) == (2, True)
 
 
-def test_an_unwritten_start_is_written_as_lost(world: World, lease: Lease) -> None:
+def test_an_unwritten_start_is_written_as_lost(world: QueueWorld, lease: Lease) -> None:
     assert expire(world).repaired == 1
     attempt = attempt_of(job_of(lease))
     assert (attempt.id, attempt.state, attempt.worker) == (lease.attempt_id, AttemptState.LOST, "w1")
@@ -113,7 +87,7 @@ def test_an_unwritten_start_is_written_as_lost(world: World, lease: Lease) -> No
     assert world.slot() == "quarantined"
 
 
-def test_an_at_most_once_job_without_a_start_was_not_sent(world: World) -> None:
+def test_an_at_most_once_job_without_a_start_was_not_sent(world: QueueWorld) -> None:
     world.server(at_most_once=True)
     job = world.job()
     world.claim(written=False)
@@ -124,7 +98,7 @@ def test_an_at_most_once_job_without_a_start_was_not_sent(world: World) -> None:
     assert world.leases.has_tickets("m", [job.ticket]) == [True]
 
 
-def test_an_at_most_once_job_fails_when_its_sent_attempt_is_lost(world: World) -> None:
+def test_an_at_most_once_job_fails_when_its_sent_attempt_is_lost(world: QueueWorld) -> None:
     world.server(at_most_once=True)
     world.job()
     world.claim()
@@ -133,7 +107,7 @@ def test_an_at_most_once_job_fails_when_its_sent_attempt_is_lost(world: World) -
 
 
 @pytest.mark.database
-def test_a_start_whose_job_was_cancelled_leaves_a_quarantined_slot(world: World, lease: Lease) -> None:
+def test_a_start_whose_job_was_cancelled_leaves_a_quarantined_slot(world: QueueWorld, lease: Lease) -> None:
     transitions.end_waiting(lease.job_id, JobState.CANCELLED, world.clock.now(), code="cancelled", message="")
     assert expire(world).repaired == 1
     assert not Attempt.objects.exists()
@@ -141,7 +115,7 @@ def test_a_start_whose_job_was_cancelled_leaves_a_quarantined_slot(world: World,
     assert world.slot() == "quarantined"
 
 
-def test_an_unconfirmed_end_with_a_commit_is_settled(world: World, lease: Lease) -> None:
+def test_an_unconfirmed_end_with_a_commit_is_settled(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     world.release(lease)
     end(world, lease, ending=Ending(), result={"ok": True})
@@ -151,7 +125,9 @@ def test_an_unconfirmed_end_with_a_commit_is_settled(world: World, lease: Lease)
     assert not world.leases.is_held(lease.ref)
 
 
-def test_an_unconfirmed_end_without_a_commit_is_lost_and_its_slot_free(world: World, lease: Lease) -> None:
+def test_an_unconfirmed_end_without_a_commit_is_lost_and_its_slot_free(
+    world: QueueWorld, lease: Lease
+) -> None:
     world.start(lease)
     world.release(lease)
     assert expire(world).repaired == 1
@@ -163,14 +139,14 @@ def test_an_unconfirmed_end_without_a_commit_is_lost_and_its_slot_free(world: Wo
     assert world.slot() == "free"
 
 
-def test_an_unconfirmed_end_without_a_start_is_lost(world: World, lease: Lease) -> None:
+def test_an_unconfirmed_end_without_a_start_is_lost(world: QueueWorld, lease: Lease) -> None:
     world.release(lease)
     expire(world)
     assert attempt_of(job_of(lease)).state == AttemptState.LOST
     assert world.slot() == "free"
 
 
-def test_a_slot_returned_as_suspect_stays_in_quarantine(world: World, lease: Lease) -> None:
+def test_a_slot_returned_as_suspect_stays_in_quarantine(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     world.release(lease, ReleaseMode.SUSPECT)
     expire(world)
@@ -179,7 +155,7 @@ def test_a_slot_returned_as_suspect_stays_in_quarantine(world: World, lease: Lea
     assert world.slot() == "quarantined"
 
 
-def test_an_end_is_resolved_before_the_next_start_on_its_slot(world: World) -> None:
+def test_an_end_is_resolved_before_the_next_start_on_its_slot(world: QueueWorld) -> None:
     world.server()
     first_job, second_job = world.job(), world.job()
     first = world.claim()
@@ -191,7 +167,7 @@ def test_an_end_is_resolved_before_the_next_start_on_its_slot(world: World) -> N
     assert QuarantinedSlot.objects.get().attempt_id == "next"
 
 
-def test_an_ended_attempt_whose_slot_was_proven_free_frees_it(world: World, lease: Lease) -> None:
+def test_an_ended_attempt_whose_slot_was_proven_free_frees_it(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     end(world, lease, ending=Ending(), result=1)
     assert expire(world).repaired == 1
@@ -199,7 +175,7 @@ def test_an_ended_attempt_whose_slot_was_proven_free_frees_it(world: World, leas
 
 
 @pytest.mark.database
-def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: World, lease: Lease) -> None:
+def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     end(world, lease, ending=Ending(RunTimedOut(), suspect=True))
     expire(world)
@@ -207,7 +183,7 @@ def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: World,
 
 
 @pytest.mark.database
-def test_a_later_proof_frees_the_slot(world: World, lease: Lease) -> None:
+def test_a_later_proof_frees_the_slot(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     end(world, lease, ending=Ending(RunTimedOut(), suspect=True))
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
@@ -215,7 +191,7 @@ def test_a_later_proof_frees_the_slot(world: World, lease: Lease) -> None:
     assert world.slot() == "free"
 
 
-def test_a_queued_job_gets_its_ticket_back(world: World, lease: Lease) -> None:
+def test_a_queued_job_gets_its_ticket_back(world: QueueWorld, lease: Lease) -> None:
     """The worker committed that the attempt was refused, and died before it wrote to Redis."""
     world.start(lease)
     end(world, lease, ending=Ending(GpuBusy()))
@@ -226,7 +202,7 @@ def test_a_queued_job_gets_its_ticket_back(world: World, lease: Lease) -> None:
 
 
 def test_an_error_on_one_lease_does_not_stop_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server(slots=2)
     world.job()
@@ -247,7 +223,7 @@ def test_an_error_on_one_lease_does_not_stop_the_others(
     assert job_of(bad).state == JobState.RUNNING
 
 
-def test_two_sweeps_at_once_end_an_attempt_once(world: World, lease: Lease) -> None:
+def test_two_sweeps_at_once_end_an_attempt_once(world: QueueWorld, lease: Lease) -> None:
     world.start(lease)
     world.clock.advance(LEASE_SECONDS + 0.1)
     expired = world.leases.expired()
@@ -258,7 +234,7 @@ def test_two_sweeps_at_once_end_an_attempt_once(world: World, lease: Lease) -> N
     assert QuarantinedSlot.objects.count() == 1
 
 
-def test_without_redis_a_note_says_so(world: World) -> None:
+def test_without_redis_a_note_says_so(world: QueueWorld) -> None:
     world.server()
     world.redis_is_gone = True
     count = expired_leases.sweep(world.ports)

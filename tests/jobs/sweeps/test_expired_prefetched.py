@@ -13,22 +13,22 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
-from tests.jobs.sweeps.conftest import World
-from tests.jobs.sweeps.test_expired_leases import end, expire, job_of
-from tests.jobs.sweeps.test_generation import rebuild
+from tests.support.expiries import end, expire, job_of
+from tests.support.queue_world import QueueWorld
+from tests.support.rebuilds import rebuild
 from tests.support.servers.health_server import HealthServer
 
 Pair = tuple[Lease, Lease]
 
 
 @pytest.fixture
-def pair(world: World, gpu: HealthServer) -> Pair:
+def pair(world: QueueWorld, gpu: HealthServer) -> Pair:
     """A running attempt with a committed start, and the prefetched attempt (follower) of its slot."""
     world.server(url=f"{gpu.url}/run")
     return claim_pair(world)
 
 
-def claim_pair(world: World, *, written: bool = True) -> Pair:
+def claim_pair(world: QueueWorld, *, written: bool = True) -> Pair:
     for _ in range(3):
         world.job()
         world.clock.advance(0.001)
@@ -38,7 +38,7 @@ def claim_pair(world: World, *, written: bool = True) -> Pair:
     return holder, follower
 
 
-def stands_in_line(world: World, lease: Lease) -> bool:
+def stands_in_line(world: QueueWorld, lease: Lease) -> bool:
     """The job is as if never claimed: no charged try, no event, and its ticket at its place."""
     job = job_of(lease)
     assert not Attempt.objects.filter(job=job).exists()
@@ -47,7 +47,7 @@ def stands_in_line(world: World, lease: Lease) -> bool:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_the_running_attempt_is_lost_and_the_prefetched_job_is_queued_again(
-    world: World, gpu: HealthServer, written: bool
+    world: QueueWorld, gpu: HealthServer, written: bool
 ) -> None:
     world.server(url=f"{gpu.url}/run")
     holder, follower = claim_pair(world, written=written)
@@ -60,7 +60,7 @@ def test_the_running_attempt_is_lost_and_the_prefetched_job_is_queued_again(
 
 @pytest.mark.parametrize("written", [True, False])
 def test_the_slot_stays_in_quarantine_while_either_attempt_runs(
-    world: World, gpu: HealthServer, written: bool
+    world: QueueWorld, gpu: HealthServer, written: bool
 ) -> None:
     """The worker may have died while sending the prefetched job."""
     world.server(url=f"{gpu.url}/run")
@@ -76,7 +76,7 @@ def test_the_slot_stays_in_quarantine_while_either_attempt_runs(
     assert world.slot() == "free"
 
 
-def test_the_quarantine_lasts_for_the_longer_run_limit_of_both(world: World, gpu: HealthServer) -> None:
+def test_the_quarantine_lasts_for_the_longer_run_limit_of_both(world: QueueWorld, gpu: HealthServer) -> None:
     """The prefetched job's model may have a longer run limit."""
     server = world.server(url=f"{gpu.url}/run", max_run_seconds=30.0)
     longer = ModelConfig.objects.create(name="longer", pool_id="m", max_run_seconds=300.0)
@@ -92,7 +92,7 @@ def test_the_quarantine_lasts_for_the_longer_run_limit_of_both(world: World, gpu
     assert (row.until - row.since).total_seconds() == 300.0
 
 
-def test_a_prefetched_attempt_after_a_completed_run_counts_as_begun(world: World, pair: Pair) -> None:
+def test_a_prefetched_attempt_after_a_completed_run_counts_as_begun(world: QueueWorld, pair: Pair) -> None:
     """Redis was unavailable when it began, and its worker died after committing the end before it."""
     holder, follower = pair
     end(world, holder, ending=Ending())
@@ -105,7 +105,7 @@ def test_a_prefetched_attempt_after_a_completed_run_counts_as_begun(world: World
     assert world.slot() == "quarantined"
 
 
-def test_a_prefetched_attempt_with_a_committed_start_is_lost(world: World, pair: Pair) -> None:
+def test_a_prefetched_attempt_with_a_committed_start_is_lost(world: QueueWorld, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending())
     world.start(follower)
@@ -116,14 +116,14 @@ def test_a_prefetched_attempt_with_a_committed_start_is_lost(world: World, pair:
     assert world.slot() == "quarantined"
 
 
-def test_after_a_failed_run_the_prefetched_job_has_not_begun(world: World, pair: Pair) -> None:
+def test_after_a_failed_run_the_prefetched_job_has_not_begun(world: QueueWorld, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending(ServerFailed("no")))
     expire(world)
     assert stands_in_line(world, follower)
 
 
-def test_adopting_a_polled_run_requeues_its_prefetched_job(world: World, pair: Pair) -> None:
+def test_adopting_a_polled_run_requeues_its_prefetched_job(world: QueueWorld, pair: Pair) -> None:
     holder, follower = pair
     world.accept(holder)
     expire(world)
@@ -131,7 +131,7 @@ def test_adopting_a_polled_run_requeues_its_prefetched_job(world: World, pair: P
     assert stands_in_line(world, follower)
 
 
-def test_a_prefetched_run_unknown_to_redis_is_no_orphan(world: World, pair: Pair) -> None:
+def test_a_prefetched_run_unknown_to_redis_is_no_orphan(world: QueueWorld, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending())
     world.start(follower)
@@ -139,7 +139,7 @@ def test_a_prefetched_run_unknown_to_redis_is_no_orphan(world: World, pair: Pair
 
 
 def test_a_rebuilt_index_keeps_one_slot_for_a_quarantine_with_a_prefetched_attempt(
-    world: World, gpu: HealthServer
+    world: QueueWorld, gpu: HealthServer
 ) -> None:
     """A prefetched attempt that the server runs is no unknown run: its slot is kept already."""
     world.server(slots=2, url=f"{gpu.url}/run")

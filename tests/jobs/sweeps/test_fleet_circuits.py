@@ -23,7 +23,7 @@ from jobs.ports import Ports, after_seconds
 from jobs.sweeps.fleet_circuits import with_fleet_circuits
 from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
-from tests.jobs.sweeps.conftest import World, open_index
+from tests.support.queue_world import QueueWorld, open_index
 
 LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0
 SLOWER = 2.0
@@ -137,7 +137,7 @@ def test_a_fleet_that_answers_again_is_swept_again(valkey: EmbeddedValkey, fleet
 class Asked:
     """The lease layer hangs once; then the background probe fails, or its timer can't be started."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: QueueWorld) -> None:
         self._clock, self._hangs = world.clock, True
 
     def expired(self, _: int) -> list[str]:
@@ -153,7 +153,7 @@ class Asked:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("has_timers", [True, False])
-def test_a_failing_probe_does_not_keep_a_circuit_open(world: World, has_timers: bool) -> None:
+def test_a_failing_probe_does_not_keep_a_circuit_open(world: QueueWorld, has_timers: bool) -> None:
     calls, later = Asked(world), list[Callable[[], None]]()
 
     def after(seconds: float, work: Callable[[], None]) -> None:

@@ -11,14 +11,14 @@ from gpus.models import FleetIndex
 from gpus.protocol import Lease
 from jobs.index_rebuild.fleet_time import AHEAD_SECONDS
 from jobs.sweeps import fleet_time
-from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import QueueWorld
 
 HOUR = 3600.0
 
 
 @pytest.fixture
-def ahead(world: World) -> World:
+def ahead(world: QueueWorld) -> QueueWorld:
     """A world whose Redis starts empty, an hour ahead."""
     world.server(slots=2)
     for _ in range(4):
@@ -28,7 +28,7 @@ def ahead(world: World) -> World:
     return world
 
 
-def comes_up_empty(world: World, ahead_seconds: float) -> None:
+def comes_up_empty(world: QueueWorld, ahead_seconds: float) -> None:
     world.flush()
     world.client.delete(*world.client.keys(f"*{{{world.fleet}}}:clock"))
     world.leases = RedisLeases(
@@ -39,24 +39,24 @@ def comes_up_empty(world: World, ahead_seconds: float) -> None:
     )
 
 
-def rebuild(world: World) -> None:
+def rebuild(world: QueueWorld) -> None:
     while world.leases.generation() is None:
         run_sweep("generation", world.ports)
         world.clock.advance(1)
 
 
-def run(world: World) -> Lease:
+def run(world: QueueWorld) -> Lease:
     lease = world.claim()
     world.release(lease)
     world.leases.confirm_ends([lease.ref])
     return lease
 
 
-def seen(world: World) -> Any:
+def seen(world: QueueWorld) -> Any:
     return FleetIndex.objects.filter(fleet=world.fleet).values_list("time_us", flat=True).first()
 
 
-def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead: World) -> None:
+def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead: QueueWorld) -> None:
     before = run(ahead)
     comes_up_empty(ahead, 0.0)
     rebuild(ahead)
@@ -64,7 +64,7 @@ def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead
 
 
 @pytest.mark.parametrize("step_seconds", [HOUR, 30.0, 5.0])
-def test_fences_grow_after_a_redis_that_was_ahead_for_long(world: World, step_seconds: float) -> None:
+def test_fences_grow_after_a_redis_that_was_ahead_for_long(world: QueueWorld, step_seconds: float) -> None:
     """No rebuild comes in between; and the fleet's time has advanced since it was last stored."""
     world.server(slots=2)
     for _ in range(4):
@@ -86,7 +86,7 @@ def test_fences_grow_after_a_redis_that_was_ahead_for_long(world: World, step_se
     assert run(world).fence > before.fence
 
 
-def test_a_fleet_time_that_is_not_ahead_is_not_stored(world: World) -> None:
+def test_a_fleet_time_that_is_not_ahead_is_not_stored(world: QueueWorld) -> None:
     world.server()
     assert fleet_time.sweep(world.ports).repaired == 0
     assert not FleetIndex.objects.exists()
@@ -96,7 +96,7 @@ def test_a_fleet_time_that_is_not_ahead_is_not_stored(world: World) -> None:
 
 
 def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
-    ahead: World, monkeypatch: pytest.MonkeyPatch
+    ahead: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FleetIndex.objects.all().delete()
     monkeypatch.setattr(type(ahead.ports.clock_watch), "is_learning", lambda clocks: True)
@@ -104,7 +104,7 @@ def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
     assert not FleetIndex.objects.exists()
 
 
-def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahead: World) -> None:
+def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahead: QueueWorld) -> None:
     assert seen(ahead) is not None
     ahead.clock.advance(HOUR)  # now the clocks agree on the same time
     ahead.leases = RedisLeases(
@@ -121,7 +121,7 @@ def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahea
     assert lease.fence // 1000 == pytest.approx(ahead.clock.now_ms(), abs=20_000)
 
 
-def test_recording_the_lead_does_not_change_the_layout(ahead: World) -> None:
+def test_recording_the_lead_does_not_change_the_layout(ahead: QueueWorld) -> None:
     FleetIndex.objects.filter(fleet=ahead.fleet).update(layout=9, time_us=None)
     fleet_time.sweep(ahead.ports)
     assert FleetIndex.objects.get(fleet=ahead.fleet).layout == 9

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpus.errors import LeasingFull, LeasingUnavailable, RunTimedOut, ServerLost
+from gpus.errors import LeasingFull, LeasingUnavailable, ServerLost
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.leasing.store import RedisLeases
 from gpus.models import QuarantinedSlot, Server
@@ -18,30 +18,21 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
 from jobs.sweeps import generation
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World
-from tests.jobs.sweeps.test_mirror_registry import rules_told
 from tests.support.by_process import run_sweep
 from tests.support.laws import assert_laws
+from tests.support.pool_rules import rules_told
+from tests.support.queue_world import QueueWorld
+from tests.support.rebuilds import ended_without_proof, rebuild
 
 
-def rebuild(world: World) -> int:
-    """Tick until the index is open; return the seconds that it took."""
-    for second in range(12):
-        run_sweep("generation", world.ports)
-        if world.leases.generation() is not None:
-            return second
-        world.clock.advance(1)
-    raise AssertionError("not rebuilt within twelve seconds")
-
-
-def test_a_complete_index_is_not_rebuilt(world: World) -> None:
+def test_a_complete_index_is_not_rebuilt(world: QueueWorld) -> None:
     before = world.leases.generation()
     assert not generation.is_needed(world.ports)
     assert run_sweep("generation", world.ports).repaired == 0
     assert world.leases.generation() == before
 
 
-def test_the_index_of_an_empty_dispatcher_opens_at_once(world: World) -> None:
+def test_the_index_of_an_empty_dispatcher_opens_at_once(world: QueueWorld) -> None:
     world.server(slots=2)
     world.flush()
     assert generation.is_needed(world.ports)
@@ -49,7 +40,7 @@ def test_the_index_of_an_empty_dispatcher_opens_at_once(world: World) -> None:
     assert [view.state for view in world.leases.slots("gpu-1")] == ["free", "free"]
 
 
-def test_live_attempts_get_their_slots_back_and_waiting_jobs_their_places(world: World) -> None:
+def test_live_attempts_get_their_slots_back_and_waiting_jobs_their_places(world: QueueWorld) -> None:
     world.server(slots=2)
     running, first, second = world.job(), world.job(), world.job(priority=1)
     lease = world.claim()  # the urgent job
@@ -69,7 +60,7 @@ def test_live_attempts_get_their_slots_back_and_waiting_jobs_their_places(world:
 
 
 def test_an_end_that_is_committed_while_its_lease_is_restored_leaves_no_lease(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     world.job()
@@ -89,7 +80,7 @@ def test_an_end_that_is_committed_while_its_lease_is_restored_leaves_no_lease(
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def test_a_lease_keeper_announces_a_lease_without_a_row(world: World) -> None:
+def test_a_lease_keeper_announces_a_lease_without_a_row(world: QueueWorld) -> None:
     world.server(slots=1)
     world.job()
     world.job()
@@ -106,7 +97,7 @@ def test_a_lease_keeper_announces_a_lease_without_a_row(world: World) -> None:
 
 
 def test_a_rebuild_waits_for_announced_leases_and_not_for_the_next_renewal(
-    world: World,
+    world: QueueWorld,
 ) -> None:
     world.server(slots=1)
     world.job()
@@ -130,7 +121,7 @@ def test_a_rebuild_waits_for_announced_leases_and_not_for_the_next_renewal(
     assert lost == []
 
 
-def test_the_age_of_a_restored_run_comes_from_its_row(world: World) -> None:
+def test_the_age_of_a_restored_run_comes_from_its_row(world: QueueWorld) -> None:
     """All clocks were an hour ahead, and were corrected: the fleet's time goes on from there."""
     world.server()
     world.clock.advance(3600)
@@ -143,7 +134,7 @@ def test_the_age_of_a_restored_run_comes_from_its_row(world: World) -> None:
     assert world.leases.slots("gpu-1")[0].held_seconds == pytest.approx(taken, abs=1.0)
 
 
-def test_the_epoch_of_a_restored_lease_comes_from_the_database(world: World) -> None:
+def test_the_epoch_of_a_restored_lease_comes_from_the_database(world: QueueWorld) -> None:
     world.server()
     world.job()
     lease = world.claim()
@@ -156,24 +147,7 @@ def test_the_epoch_of_a_restored_lease_comes_from_the_database(world: World) -> 
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def ended_without_proof(world: World) -> Lease:
-    world.job()
-    lease = world.claim()
-    transitions.end_attempt(
-        End(
-            lease.job_id,
-            lease.attempt_id,
-            1,
-            lease.slot,
-            Ending(RunTimedOut(), suspect=True),
-            RetryPolicy(),
-            world.clock.now(),
-        )
-    )
-    return lease
-
-
-def test_quarantined_slots_stay_quarantined(world: World) -> None:
+def test_quarantined_slots_stay_quarantined(world: QueueWorld) -> None:
     world.server()
     ended_without_proof(world)
     world.flush()
@@ -181,7 +155,7 @@ def test_quarantined_slots_stay_quarantined(world: World) -> None:
     assert world.slot() == "quarantined"
 
 
-def test_a_slot_without_proof_of_its_last_end_is_quarantined(world: World) -> None:
+def test_a_slot_without_proof_of_its_last_end_is_quarantined(world: QueueWorld) -> None:
     """The server was not registered when the slot's last attempt ended without a proof."""
     server = world.server()
     lease = ended_without_proof(world)
@@ -193,7 +167,7 @@ def test_a_slot_without_proof_of_its_last_end_is_quarantined(world: World) -> No
     assert world.slot() == "quarantined"
 
 
-def test_a_slot_proven_free_meanwhile_is_free(world: World) -> None:
+def test_a_slot_proven_free_meanwhile_is_free(world: QueueWorld) -> None:
     world.server()
     ended_without_proof(world)
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
@@ -203,7 +177,7 @@ def test_a_slot_proven_free_meanwhile_is_free(world: World) -> None:
     assert QuarantinedSlot.objects.count() == 1
 
 
-def test_the_registry_and_the_weights_come_back(world: World) -> None:
+def test_the_registry_and_the_weights_come_back(world: QueueWorld) -> None:
     Server.objects.all().delete()
     world.server(slots=3)
     world.tenant.weight = 4.0
@@ -214,7 +188,7 @@ def test_the_registry_and_the_weights_come_back(world: World) -> None:
     assert rules_told(world) == (4.0, 1, None)
 
 
-def test_only_one_process_rebuilds(world: World) -> None:
+def test_only_one_process_rebuilds(world: QueueWorld) -> None:
     world.server()
     world.job()
     world.flush()
@@ -225,7 +199,7 @@ def test_only_one_process_rebuilds(world: World) -> None:
     assert rebuild(world) <= 10
 
 
-def test_a_flush_during_a_rebuild_restarts_it(world: World) -> None:
+def test_a_flush_during_a_rebuild_restarts_it(world: QueueWorld) -> None:
     world.server()
     job = world.job()
     world.flush()
@@ -239,7 +213,7 @@ def test_a_flush_during_a_rebuild_restarts_it(world: World) -> None:
 
 
 def test_after_a_second_flush_registry_and_leases_are_written_again_although_a_write_failed(
-    world: World,
+    world: QueueWorld,
 ) -> None:
     world.server()
     world.job()
@@ -257,7 +231,7 @@ def test_after_a_second_flush_registry_and_leases_are_written_again_although_a_w
     assert world.slot() == "free"
 
 
-def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
+def test_two_leases_of_one_slot_end_with_the_later_one(world: QueueWorld) -> None:
     """The end of the first one is not committed; the worker of the second one lives."""
     world.server()
     world.job()
@@ -273,7 +247,7 @@ def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
     assert world.leases.is_held(second.ref)
 
 
-def test_a_queue_that_does_not_fit_into_redis_does_not_keep_the_index_closed(world: World) -> None:
+def test_a_queue_that_does_not_fit_into_redis_does_not_keep_the_index_closed(world: QueueWorld) -> None:
     """The index has the oldest tickets."""
     world.server()
     world.job(), world.job()
@@ -284,7 +258,7 @@ def test_a_queue_that_does_not_fit_into_redis_does_not_keep_the_index_closed(wor
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
 
 
-def test_after_a_rebuild_without_jobs_no_start_is_awaited(world: World) -> None:
+def test_after_a_rebuild_without_jobs_no_start_is_awaited(world: QueueWorld) -> None:
     """As after the first start: the first jobs start as fast as later ones."""
     world.server()
     world.flush()
@@ -295,7 +269,7 @@ def test_after_a_rebuild_without_jobs_no_start_is_awaited(world: World) -> None:
 
 @pytest.mark.parametrize("state", ["waiting", "running"])
 def test_after_a_rebuild_with_a_job_that_a_worker_may_hold_starts_are_awaited(
-    world: World, state: str
+    world: QueueWorld, state: str
 ) -> None:
     """A worker without a committed start may have sent it, and the start may still be written."""
     world.server()
@@ -311,7 +285,7 @@ def test_after_a_rebuild_with_a_job_that_a_worker_may_hold_starts_are_awaited(
 
 @pytest.mark.parametrize("is_registered_meanwhile", [True, False])
 def test_fences_increase_although_the_new_redis_has_a_clock_behind(
-    world: World, is_registered_meanwhile: bool
+    world: QueueWorld, is_registered_meanwhile: bool
 ) -> None:
     """The servers remember the highest one and refuse what is below."""
     server = world.server(slots=2)

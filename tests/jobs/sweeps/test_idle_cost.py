@@ -9,13 +9,13 @@ from django.test.utils import CaptureQueriesContext
 from jobs.sweeps import deadlines, due_callbacks, orphans, quarantine
 from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
-from tests.jobs.sweeps.conftest import World
+from tests.support.queue_world import QueueWorld
 
 pytestmark = pytest.mark.database
 
 
 @pytest.mark.usefixtures("all_remembered")
-def test_ten_idle_seconds_cost_few_queries(world: World) -> None:
+def test_ten_idle_seconds_cost_few_queries(world: QueueWorld) -> None:
     world.server(slots=4)
     runner = Runner(world.ports, Sweeps().entries, in_thread=lambda _: None)
     runner.tick()
@@ -30,7 +30,7 @@ def test_ten_idle_seconds_cost_few_queries(world: World) -> None:
 @pytest.mark.parametrize(
     "sweep", [deadlines.sweep, due_callbacks.DueCallbacksSweep(), quarantine.is_needed, orphans.is_needed]
 )
-def test_queries_of_every_second_do_not_read_the_queue(world: World, sweep) -> None:  # type: ignore[no-untyped-def]
+def test_queries_of_every_second_do_not_read_the_queue(world: QueueWorld, sweep) -> None:  # type: ignore[no-untyped-def]
     if connection.vendor != "sqlite":
         pytest.skip("the plan of an empty table says nothing elsewhere")
     with CaptureQueriesContext(connection) as queries:

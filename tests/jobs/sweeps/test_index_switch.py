@@ -30,9 +30,9 @@ from jobs.operations.index_switch import begin_switch, cancel_switch, continue_s
 from jobs.ports import Ports
 from jobs.sweeps import expired_leases
 from jobs.sweeps import index_switch as sweep
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, VirtualClock, World, open_index
 from tests.support.by_process import run_sweep
 from tests.support.fakes import WrongClocks
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld, VirtualClock, open_index
 
 OLD, NEW = FIRST_LAYOUT, FIRST_LAYOUT + 1
 GPU, SWEEPS = Process.Kind.GPU, Process.Kind.SWEEPS
@@ -55,7 +55,7 @@ class Upgrade:
     """Two versions. world: of the old one. unaware: processes of a version without `FleetIndex`, on the old
     index."""
 
-    world: World
+    world: QueueWorld
     old: Version
     new: Version
     unaware: RedisLeases
@@ -87,7 +87,7 @@ class Upgrade:
 
 
 @pytest.fixture
-def upgrade(world: World, valkey: EmbeddedValkey) -> Iterator[Upgrade]:
+def upgrade(world: QueueWorld, valkey: EmbeddedValkey) -> Iterator[Upgrade]:
     client, clock = connect(valkey.url), world.clock
 
     def gate(fleet: str, layout: int) -> IndexGate:

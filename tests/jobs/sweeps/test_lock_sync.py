@@ -13,13 +13,13 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld
 from tests.support.servers.health_server import HealthServer
 
 
 @pytest.fixture
-def lease(world: World, gpu: HealthServer) -> Lease:
+def lease(world: QueueWorld, gpu: HealthServer) -> Lease:
     world.server(url=f"{gpu.url}/run")
     world.job()
     lease = world.claim()
@@ -29,13 +29,13 @@ def lease(world: World, gpu: HealthServer) -> Lease:
     return lease
 
 
-def sweep(world: World) -> SweepCount:
+def sweep(world: QueueWorld) -> SweepCount:
     count = run_sweep("lock_sync", world.ports)
     assert count.failed == 0
     return count
 
 
-def test_a_servers_health_is_written_to_its_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_servers_health_is_written_to_its_row(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     server = Server.objects.get()
     assert (server.healthy, server.boot_id, server.checked_at) == (True, "boot-1", world.clock.now())
     gpu.status = 500
@@ -47,7 +47,7 @@ def test_a_servers_health_is_written_to_its_row(world: World, gpu: HealthServer,
 
 
 def test_a_lease_that_the_server_does_not_confirm_is_noted_and_stays(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs()
     assert sweep(world).notes == (), "the run may be about to arrive"
@@ -57,13 +57,13 @@ def test_a_lease_that_the_server_does_not_confirm_is_noted_and_stays(
     assert Attempt.objects.get().state == AttemptState.WAITING
 
 
-def test_attempts_that_hold_no_slot_are_noted(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_attempts_that_hold_no_slot_are_noted(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     gpu.runs(lease.attempt_id, "stranger")
     assert sweep(world).notes == ("gpu-1: runs 1 attempts that hold no slot",)
 
 
 def test_a_polled_run_of_an_earlier_boot_is_left_to_its_worker(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs(boot_id="boot-2")
     assert sweep(world).repaired == 0
@@ -72,7 +72,7 @@ def test_a_polled_run_of_an_earlier_boot_is_left_to_its_worker(
 
 
 def test_an_adoptable_run_of_an_earlier_boot_is_lost_and_its_slot_free(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     world.release(lease, ReleaseMode.ADOPT)
     gpu.runs(boot_id="boot-2")
@@ -85,7 +85,9 @@ def test_an_adoptable_run_of_an_earlier_boot_is_lost_and_its_slot_free(
     assert world.slot() == "free"
 
 
-def test_an_expired_run_of_an_earlier_boot_is_lost(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_an_expired_run_of_an_earlier_boot_is_lost(
+    world: QueueWorld, gpu: HealthServer, lease: Lease
+) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
     gpu.runs(boot_id="boot-2")
     assert sweep(world).repaired == 1
@@ -93,7 +95,7 @@ def test_an_expired_run_of_an_earlier_boot_is_lost(world: World, gpu: HealthServ
 
 
 def test_a_run_sent_after_the_last_answer_of_the_old_boot_is_kept(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     Attempt.objects.update(started_at=world.clock.now())
     Server.objects.update(checked_at=world.clock._now.replace(year=2020))
@@ -103,7 +105,7 @@ def test_a_run_sent_after_the_last_answer_of_the_old_boot_is_kept(
     assert Attempt.objects.get().state == AttemptState.WAITING
 
 
-def held_back(world: World, lease: Lease) -> None:
+def held_back(world: QueueWorld, lease: Lease) -> None:
     """A proof was committed, and the process died before it wrote to Redis."""
     world.release(lease, ReleaseMode.SUSPECT)
     ending = Ending(RunTimedOut(), suspect=True)
@@ -113,7 +115,9 @@ def held_back(world: World, lease: Lease) -> None:
     world.leases.confirm_ends([lease.ref])
 
 
-def test_a_slot_that_only_redis_holds_back_is_freed(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_slot_that_only_redis_holds_back_is_freed(
+    world: QueueWorld, gpu: HealthServer, lease: Lease
+) -> None:
     held_back(world, lease)
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
     assert sweep(world).repaired == 0, "its row may not be committed yet"
@@ -122,7 +126,7 @@ def test_a_slot_that_only_redis_holds_back_is_freed(world: World, gpu: HealthSer
     assert world.slot() == "free"
 
 
-def test_a_hold_with_a_quarantine_row_stays(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_hold_with_a_quarantine_row_stays(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     held_back(world, lease)
     sweep(world)
     world.clock.advance(21)
@@ -130,7 +134,9 @@ def test_a_hold_with_a_quarantine_row_stays(world: World, gpu: HealthServer, lea
     assert world.slot() == "quarantined"
 
 
-def test_a_hold_without_a_row_or_a_proof_gets_a_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_hold_without_a_row_or_a_proof_gets_a_row(
+    world: QueueWorld, gpu: HealthServer, lease: Lease
+) -> None:
     held_back(world, lease)
     QuarantinedSlot.objects.all().delete()
     sweep(world)
@@ -141,7 +147,7 @@ def test_a_hold_without_a_row_or_a_proof_gets_a_row(world: World, gpu: HealthSer
 
 
 def test_a_hold_with_a_live_attempt_is_left_to_the_orphans_sweep(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
     assert world.leases.resolve_expired(lease.ref, ExpiryVerdict.QUARANTINED)
@@ -151,7 +157,7 @@ def test_a_hold_with_a_live_attempt_is_left_to_the_orphans_sweep(
     assert world.slot() == "quarantined"
 
 
-def test_without_redis_servers_are_still_probed(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_without_redis_servers_are_still_probed(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     world.redis_is_gone = True
     gpu.status = 500
     count = sweep(world)
@@ -159,7 +165,9 @@ def test_without_redis_servers_are_still_probed(world: World, gpu: HealthServer,
     assert any("Redis does not answer" in note for note in count.notes)
 
 
-def test_a_restart_seen_without_redis_is_handled_later(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_restart_seen_without_redis_is_handled_later(
+    world: QueueWorld, gpu: HealthServer, lease: Lease
+) -> None:
     world.release(lease, ReleaseMode.ADOPT)
     gpu.runs(boot_id="boot-2")
     world.redis_is_gone = True

@@ -18,16 +18,16 @@ from jobs.models import Callback, Job, Tenant
 from jobs.operations import jobs
 from jobs.sweeps import long_waits
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World, attempt_of
+from tests.support.queue_world import QueueWorld, attempt_of
 
 MINUTE = timedelta(seconds=60)
 
 
-def waiting(world: World, **fields: Any) -> Job:
+def waiting(world: QueueWorld, **fields: Any) -> Job:
     return world.job(queue_deadline_at=world.clock.now() + MINUTE, **fields)
 
 
-def test_a_job_fails_after_its_longest_wait_and_leaves_the_queue(world: World) -> None:
+def test_a_job_fails_after_its_longest_wait_and_leaves_the_queue(world: QueueWorld) -> None:
     world.server()
     ModelConfig.objects.update(max_queued_seconds=60)
     job = waiting(world, callback_url="https://x.example/")
@@ -42,7 +42,7 @@ def test_a_job_fails_after_its_longest_wait_and_leaves_the_queue(world: World) -
     assert world.callbacks == [Callback.objects.get(job=job).id]
 
 
-def test_the_message_names_the_limit_that_the_job_came_with(world: World) -> None:
+def test_the_message_names_the_limit_that_the_job_came_with(world: QueueWorld) -> None:
     world.server()
     ModelConfig.objects.update(max_queued_seconds=5)
     job = waiting(world)
@@ -53,7 +53,7 @@ def test_the_message_names_the_limit_that_the_job_came_with(world: World) -> Non
 
 
 @pytest.mark.database
-def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: World) -> None:
+def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: QueueWorld) -> None:
     world.server()
     job = waiting(world)
     world.clock.advance(50)
@@ -79,7 +79,7 @@ def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: World) -
     assert "its limit of 60 s" in job.error_message, "the run time is subtracted"
 
 
-def test_a_retried_dead_letter_gets_a_new_queue_deadline(world: World) -> None:
+def test_a_retried_dead_letter_gets_a_new_queue_deadline(world: QueueWorld) -> None:
     world.server()
     ModelConfig.objects.update(max_queued_seconds=60)
     job = waiting(world)
@@ -91,7 +91,7 @@ def test_a_retried_dead_letter_gets_a_new_queue_deadline(world: World) -> None:
 
 
 @pytest.mark.database
-def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(world: World) -> None:
+def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(world: QueueWorld) -> None:
     """The older version opens a round and keeps the queue deadline of the previous one."""
     world.server()
     ModelConfig.objects.update(max_queued_seconds=60)
@@ -107,7 +107,7 @@ def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(wor
     assert Job.objects.get(id=job.id).state == JobState.FAILED
 
 
-def test_a_job_of_an_older_version_has_no_queue_deadline(world: World) -> None:
+def test_a_job_of_an_older_version_has_no_queue_deadline(world: QueueWorld) -> None:
     job = world.job(push=False)
     world.clock.advance(10_000_000)
     assert long_waits.sweep(world.ports).looked == 0
@@ -128,7 +128,7 @@ def test_a_job_of_an_older_version_has_no_queue_deadline(world: World) -> None:
     ],
 )
 def test_the_lower_limit_of_model_and_tenant_applies_else_the_setting(
-    world: World,
+    world: QueueWorld,
     settings: Any,
     own: tuple[float | None, float | None],
     setting: float,
@@ -146,7 +146,7 @@ def test_the_lower_limit_of_model_and_tenant_applies_else_the_setting(
     assert at == (None if expected is None else start + timedelta(seconds=expected))
 
 
-def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(world: World) -> None:
+def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(world: QueueWorld) -> None:
     world.server()
     job = world.job()
     for number in range(1, 4):

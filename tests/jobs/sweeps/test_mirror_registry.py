@@ -16,22 +16,23 @@ from jobs import transitions
 from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
 from jobs.sweeps.mirror_registry import MirrorRegistrySweep
-from tests.jobs.sweeps.conftest import World, open_index
 from tests.support.by_process import run_sweep
+from tests.support.pool_rules import rules_told
+from tests.support.queue_world import QueueWorld, open_index
 
 
-def sweep(world: World) -> int:
+def sweep(world: QueueWorld) -> int:
     return run_sweep("mirror_registry", world.ports).repaired
 
 
 @pytest.mark.database
-def test_without_changes_the_registry_is_not_written(world: World) -> None:
+def test_without_changes_the_registry_is_not_written(world: QueueWorld) -> None:
     world.server()
     assert sweep(world) == 1
     assert sweep(world) == 0
 
 
-def test_the_registry_is_rewritten_periodically_after_a_database_lost_commits(world: World) -> None:
+def test_the_registry_is_rewritten_periodically_after_a_database_lost_commits(world: QueueWorld) -> None:
     """Redis has a pause whose row was lost."""
     world.server()
     sweep(world)
@@ -44,7 +45,7 @@ def test_the_registry_is_rewritten_periodically_after_a_database_lost_commits(wo
     assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 
 
-def test_slots_added_outside_the_api_are_written_with_wakes(world: World) -> None:
+def test_slots_added_outside_the_api_are_written_with_wakes(world: QueueWorld) -> None:
     world.server()
     sweep(world)
     world.job()
@@ -57,7 +58,7 @@ def test_slots_added_outside_the_api_are_written_with_wakes(world: World) -> Non
     assert sum(wake.count for wake in world.wakes) == 1
 
 
-def test_a_server_without_a_row_is_removed_from_the_index(world: World) -> None:
+def test_a_server_without_a_row_is_removed_from_the_index(world: QueueWorld) -> None:
     world.server()
     sweep(world)
     Server.objects.all().delete()
@@ -65,7 +66,7 @@ def test_a_server_without_a_row_is_removed_from_the_index(world: World) -> None:
     assert world.leases.slots("gpu-1") == []
 
 
-def test_a_server_removed_before_this_process_started_is_removed_from_the_index(world: World) -> None:
+def test_a_server_removed_before_this_process_started_is_removed_from_the_index(world: QueueWorld) -> None:
     """Removed without Redis; the sweep process restarted before Redis was back."""
     world.server()
     world.server("gpu-2")
@@ -76,7 +77,7 @@ def test_a_server_removed_before_this_process_started_is_removed_from_the_index(
 
 
 def test_a_server_registered_during_its_removal_is_written_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     sweep(world)
@@ -93,7 +94,9 @@ def test_a_server_registered_during_its_removal_is_written_again(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_server_registered_again_without_redis_has_no_strikes(world: World, is_restarted: bool) -> None:
+def test_a_server_registered_again_without_redis_has_no_strikes(
+    world: QueueWorld, is_restarted: bool
+) -> None:
     """The server had failures before, and an operator freed its slot while Redis was unavailable.
 
     is_restarted: the sweeper was restarted meanwhile, and remembers nothing.
@@ -117,7 +120,7 @@ def test_a_server_registered_again_without_redis_has_no_strikes(world: World, is
     assert run(world.ports).repaired == 0
 
 
-def test_runs_on_a_removed_server_continue(world: World) -> None:
+def test_runs_on_a_removed_server_continue(world: QueueWorld) -> None:
     world.server()
     world.job()
     lease = world.claim()
@@ -129,7 +132,7 @@ def test_runs_on_a_removed_server_continue(world: World) -> None:
 
 
 def test_a_slot_proven_free_before_its_quarantine_is_written_to_redis_stays_free(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     transitions.quarantine_slot(
@@ -154,7 +157,7 @@ def test_a_slot_proven_free_before_its_quarantine_is_written_to_redis_stays_free
     assert world.slot() == "free"
 
 
-def test_rules_swapped_between_tenants_are_written(world: World) -> None:
+def test_rules_swapped_between_tenants_are_written(world: QueueWorld) -> None:
     """The number and the sums of the rules are unchanged, also weighted by tenant id."""
     world.server()
     world.tenant.delete()
@@ -167,7 +170,7 @@ def test_rules_swapped_between_tenants_are_written(world: World) -> None:
     assert rules_told(world, 2) == (2.0, 1, None)
 
 
-def test_rules_reset_to_the_defaults_are_written(world: World) -> None:
+def test_rules_reset_to_the_defaults_are_written(world: QueueWorld) -> None:
     world.server()
     Tenant.objects.update(max_running=2)
     sweep(world)
@@ -176,7 +179,7 @@ def test_rules_reset_to_the_defaults_are_written(world: World) -> None:
     assert rules_told(world) == (1.0, 1, None)
 
 
-def test_a_removed_placement_and_a_changed_algorithm_are_written(world: World) -> None:
+def test_a_removed_placement_and_a_changed_algorithm_are_written(world: QueueWorld) -> None:
     world.server()
     sweep(world)
     Placement.objects.all().delete()
@@ -185,7 +188,7 @@ def test_a_removed_placement_and_a_changed_algorithm_are_written(world: World) -
     assert sweep(world) == 1
 
 
-def test_an_unhealthy_pinned_server_is_written_as_no_capacity(world: World) -> None:
+def test_an_unhealthy_pinned_server_is_written_as_no_capacity(world: QueueWorld) -> None:
     world.server()
     Server.objects.update(host="box.1", healthy=True)
     sweep(world)
@@ -197,7 +200,7 @@ def test_an_unhealthy_pinned_server_is_written_as_no_capacity(world: World) -> N
     assert [view.state for view in world.leases.slots("gpu-1")] == ["free"]
 
 
-def test_a_tenants_new_weight_is_written(world: World) -> None:
+def test_a_tenants_new_weight_is_written(world: QueueWorld) -> None:
     world.server()
     sweep(world)
     world.tenant.weight = 3.0
@@ -214,7 +217,9 @@ def test_a_tenants_new_weight_is_written(world: World) -> None:
         ("max_running", 2, (1.0, 1, 2)),
     ],
 )
-def test_a_tenants_new_band_or_limit_is_written(world: World, rule: str, value: object, told: object) -> None:
+def test_a_tenants_new_band_or_limit_is_written(
+    world: QueueWorld, rule: str, value: object, told: object
+) -> None:
     world.server()
     sweep(world)
     type(world.tenant).objects.filter(pk=world.tenant.pk).update(**{rule: value})
@@ -223,19 +228,7 @@ def test_a_tenants_new_band_or_limit_is_written(world: World, rule: str, value: 
     assert sweep(world) == 0
 
 
-READ_RULES = """
-local weight, band, cap = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
-return {tostring(weight), band, cap or -1}
-"""
-
-
-def rules_told(world: World, tenant: int = 0) -> tuple[float, int, int | None]:
-    name = str(tenant or world.tenant.pk)
-    weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", name)
-    return float(weight), band, None if most == -1 else most
-
-
-def test_a_new_index_gets_the_whole_registry(world: World) -> None:
+def test_a_new_index_gets_the_whole_registry(world: QueueWorld) -> None:
     world.server()
     sweep(world)
     world.flush()
@@ -248,7 +241,9 @@ def test_a_new_index_gets_the_whole_registry(world: World) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"), [(Pause.Kind.SYSTEM, ""), (Pause.Kind.MODEL, "m"), (Pause.Kind.TENANT, None)]
 )
-def test_a_pause_outside_the_api_and_its_end_are_written(world: World, kind: Pause.Kind, name: str) -> None:
+def test_a_pause_outside_the_api_and_its_end_are_written(
+    world: QueueWorld, kind: Pause.Kind, name: str
+) -> None:
     world.server()
     world.job()
     sweep(world)
@@ -261,7 +256,7 @@ def test_a_pause_outside_the_api_and_its_end_are_written(world: World, kind: Pau
     assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 
 
-def test_a_resume_missed_by_redis_is_written_although_the_rows_are_unchanged(world: World) -> None:
+def test_a_resume_missed_by_redis_is_written_although_the_rows_are_unchanged(world: QueueWorld) -> None:
     """Paused and resumed between two runs of the sweep: only the pause has reached Redis."""
     world.server()
     world.job()
@@ -274,7 +269,7 @@ def test_a_resume_missed_by_redis_is_written_although_the_rows_are_unchanged(wor
     assert world.leases.claim("m", worker="w1", attempt_id="a1") is not None
 
 
-def test_without_redis_the_write_is_repeated(world: World) -> None:
+def test_without_redis_the_write_is_repeated(world: QueueWorld) -> None:
     world.server()
     sweep(world)
     Server.objects.update(slots=5)

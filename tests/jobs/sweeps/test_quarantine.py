@@ -11,7 +11,6 @@ import requests
 
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
-from gpus.errors import RunTimedOut
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import Placement, QuarantinedSlot, Server
@@ -20,51 +19,27 @@ from gpus.registry.index_sync import quarantine_slots
 from gpus.registry.quarantine import free_slot
 from gpus.runners.base import Health
 from jobs import transitions
-from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
 from jobs.models import Attempt, Job
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
-from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World
-from tests.jobs.sweeps.test_generation import rebuild
 from tests.support.ports import free_port
+from tests.support.quarantines import LIMIT, let_go
+from tests.support.queue_world import QueueWorld
+from tests.support.rebuilds import rebuild
 from tests.support.servers.health_server import HealthServer
 from tests.support.servers.plain_server import PlainServer
 
-LIMIT = 600.0
-
 
 @pytest.fixture
-def lease(world: World, gpu: HealthServer) -> Lease:
+def lease(world: QueueWorld, gpu: HealthServer) -> Lease:
     """The run timed out two seconds ago; the GPU may still work on it."""
     world.server(url=f"{gpu.url}/run")
     world.job()
     return let_go(world, world.claim())
 
 
-def let_go(world: World, lease: Lease, *, refused_url: str = "") -> Lease:
-    world.release(lease, ReleaseMode.SUSPECT)
-    ending = Ending(RunTimedOut(), suspect=True)
-    transitions.end_attempt(
-        End(
-            lease.job_id,
-            lease.attempt_id,
-            1,
-            lease.slot,
-            ending,
-            RetryPolicy(),
-            world.clock.now(),
-            run_limit_seconds=LIMIT,
-            refused_url=refused_url,
-        )
-    )
-    world.leases.confirm_ends([lease.ref])
-    world.clock.advance(2)
-    return lease
-
-
-def sweep(world: World) -> SweepCount:
+def sweep(world: QueueWorld) -> SweepCount:
     count = quarantine.sweep(world.ports)
     assert count.failed == 0
     return count
@@ -74,7 +49,7 @@ def row() -> QuarantinedSlot:
     return QuarantinedSlot.objects.latest("pk")
 
 
-def freed_before_it_is_told(world: World, patch: pytest.MonkeyPatch) -> None:
+def freed_before_it_is_told(world: QueueWorld, patch: pytest.MonkeyPatch) -> None:
     """An operator frees the slot after its row was read and before the index is written."""
     tell = world.leases.quarantine
 
@@ -88,7 +63,7 @@ def freed_before_it_is_told(world: World, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("lease")
 def test_a_slot_freed_before_its_quarantine_is_repeated_stays_free(
-    world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu.status = 500
     freed_before_it_is_told(world, monkeypatch)
@@ -98,7 +73,7 @@ def test_a_slot_freed_before_its_quarantine_is_repeated_stays_free(
 
 @pytest.mark.usefixtures("lease")
 def test_a_slot_freed_before_a_rebuild_writes_its_quarantine_is_free(
-    world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu.status = 500
     world.flush()
@@ -113,7 +88,7 @@ def test_a_slot_freed_before_a_rebuild_writes_its_quarantine_is_free(
     assert world.slot() == "free"
 
 
-def test_a_slot_in_quarantine_for_another_run_is_not_freed(world: World) -> None:
+def test_a_slot_in_quarantine_for_another_run_is_not_freed(world: QueueWorld) -> None:
     """The row of that run is not committed yet."""
     world.server()
     world.job()
@@ -123,7 +98,7 @@ def test_a_slot_in_quarantine_for_another_run_is_not_freed(world: World) -> None
 
 
 def test_a_server_that_still_runs_the_attempt_keeps_the_quarantine(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs(lease.attempt_id)
     assert sweep(world).repaired == 0
@@ -132,7 +107,7 @@ def test_a_server_that_still_runs_the_attempt_keeps_the_quarantine(
 
 
 def test_a_server_that_does_not_run_the_attempt_frees_the_slot_and_sends_wakes(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs("another")
     world.job()
@@ -145,7 +120,7 @@ def test_a_server_that_does_not_run_the_attempt_frees_the_slot_and_sends_wakes(
 
 
 def test_the_proof_is_stored_as_evidence_of_the_attempt(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs("another")
     sweep(world)
@@ -156,7 +131,7 @@ def test_the_proof_is_stored_as_evidence_of_the_attempt(
 
 
 def test_a_slot_is_freed_although_retention_deleted_the_attempt(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     Job.objects.all().delete()
     gpu.runs("another")
@@ -164,7 +139,7 @@ def test_a_slot_is_freed_although_retention_deleted_the_attempt(
 
 
 def test_a_restart_after_the_first_probe_frees_the_slot(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.counts(1, boot_id="boot-1")
     assert sweep(world).repaired == 0
@@ -175,7 +150,7 @@ def test_a_restart_after_the_first_probe_frees_the_slot(
 
 
 def test_a_restart_after_the_attempt_was_sent_is_detected_from_the_servers_row(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     Server.objects.update(boot_id="boot-1", checked_at=world.clock.now())
     gpu.counts(1, boot_id="boot-2")
@@ -183,7 +158,7 @@ def test_a_restart_after_the_attempt_was_sent_is_detected_from_the_servers_row(
 
 
 def test_a_boot_seen_only_before_the_attempt_was_sent_proves_nothing(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     world.clock.advance(-60)
     Server.objects.update(boot_id="boot-1", checked_at=world.clock.now())
@@ -194,7 +169,7 @@ def test_a_boot_seen_only_before_the_attempt_was_sent_proves_nothing(
 
 
 def test_a_job_count_frees_the_slot_once_leases_are_unchanged_for_five_seconds(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.counts(0)
     assert sweep(world).repaired == 0
@@ -204,7 +179,7 @@ def test_a_job_count_frees_the_slot_once_leases_are_unchanged_for_five_seconds(
 
 
 def test_a_job_count_below_leases_and_quarantines_frees_the_oldest_slot(
-    world: World, gpu: HealthServer
+    world: QueueWorld, gpu: HealthServer
 ) -> None:
     world.server(url=f"{gpu.url}/run", slots=3)
     for _ in range(3):
@@ -223,7 +198,7 @@ def test_a_job_count_below_leases_and_quarantines_frees_the_oldest_slot(
     assert QuarantinedSlot.objects.get(freed_at=None).attempt_id == leases[1].attempt_id
 
 
-def test_after_the_run_limit_the_slot_is_freed_without_an_answer(world: World, lease: Lease) -> None:
+def test_after_the_run_limit_the_slot_is_freed_without_an_answer(world: QueueWorld, lease: Lease) -> None:
     Server.objects.get().placements.update(endpoint="http://127.0.0.1:9/run")
     world.clock.advance(LIMIT - 3)
     assert sweep(world).repaired == 0
@@ -234,7 +209,7 @@ def test_after_the_run_limit_the_slot_is_freed_without_an_answer(world: World, l
 
 
 def test_a_silent_server_is_recorded_and_probed_less_often(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.status = 503
     sweep(world)
@@ -257,7 +232,9 @@ def test_a_silent_server_is_recorded_and_probed_less_often(
 
 
 @pytest.mark.usefixtures("lease")
-def test_a_server_without_models_is_probed_once_it_has_one_again(world: World, gpu: HealthServer) -> None:
+def test_a_server_without_models_is_probed_once_it_has_one_again(
+    world: QueueWorld, gpu: HealthServer
+) -> None:
     gpu.runs("another")
     placement = Placement.objects.get()
     placement.delete()
@@ -270,7 +247,9 @@ def test_a_server_without_models_is_probed_once_it_has_one_again(world: World, g
     assert world.slot() == "free"
 
 
-def test_a_quarantine_lost_by_redis_is_written_again(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_quarantine_lost_by_redis_is_written_again(
+    world: QueueWorld, gpu: HealthServer, lease: Lease
+) -> None:
     gpu.runs(lease.attempt_id)
     world.leases.free_slot(lease.slot)
     assert world.slot() == "free"
@@ -278,7 +257,7 @@ def test_a_quarantine_lost_by_redis_is_written_again(world: World, gpu: HealthSe
     assert world.slot() == "quarantined"
 
 
-def test_without_redis_no_row_is_freed(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_without_redis_no_row_is_freed(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     gpu.runs()
     world.redis_is_gone = True
     count = sweep(world)
@@ -286,7 +265,7 @@ def test_without_redis_no_row_is_freed(world: World, gpu: HealthServer, lease: L
     assert "Redis does not answer" in count.notes[0]
 
 
-def test_two_sweeps_at_once_free_a_slot_once(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_two_sweeps_at_once_free_a_slot_once(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     gpu.runs()
     groups, _ = quarantine._groups(quarantine._open_rows(["gpu-1"], world.clock.now()), world.ports)
     assert sweep(world).repaired == 1
@@ -297,7 +276,7 @@ def test_two_sweeps_at_once_free_a_slot_once(world: World, gpu: HealthServer, le
     assert world.leases.is_held(following.ref)
 
 
-def test_the_sweep_is_not_needed_without_quarantines(world: World) -> None:
+def test_the_sweep_is_not_needed_without_quarantines(world: QueueWorld) -> None:
     world.server()
     assert not quarantine.is_needed(world.ports)
     assert quarantine.sweep(world.ports) == SweepCount()
@@ -309,7 +288,7 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
         yield server
 
 
-def test_a_killed_plain_server_is_free_when_it_is_back(world: World, plain: PlainServer) -> None:
+def test_a_killed_plain_server_is_free_when_it_is_back(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim())
@@ -327,14 +306,14 @@ def test_a_killed_plain_server_is_free_when_it_is_back(world: World, plain: Plai
     assert world.slot() == "free"
 
 
-def test_a_connection_refused_to_the_worker_counts_as_proof(world: World, plain: PlainServer) -> None:
+def test_a_connection_refused_to_the_worker_counts_as_proof(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim(), refused_url=f"{plain.url}/health")
     assert sweep(world).repaired == 1
 
 
-def test_a_refusal_proves_nothing_of_another_origin(world: World, plain: PlainServer) -> None:
+def test_a_refusal_proves_nothing_of_another_origin(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim(), refused_url=f"{plain.url}/health")
@@ -343,7 +322,7 @@ def test_a_refusal_proves_nothing_of_another_origin(world: World, plain: PlainSe
 
 
 def test_a_refusal_at_a_wrong_url_proves_nothing_once_the_url_is_corrected(
-    world: World, plain: PlainServer
+    world: QueueWorld, plain: PlainServer
 ) -> None:
     """The run continued: for a while the model was registered at a URL without a server."""
     world.server(url=f"{plain.url}/run")
@@ -358,7 +337,7 @@ def test_a_refusal_at_a_wrong_url_proves_nothing_once_the_url_is_corrected(
     assert world.slot() == "quarantined"
 
 
-def test_a_refusal_without_a_recorded_url_proves_nothing(world: World, plain: PlainServer) -> None:
+def test_a_refusal_without_a_recorded_url_proves_nothing(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim())
@@ -368,7 +347,7 @@ def test_a_refusal_without_a_recorded_url_proves_nothing(world: World, plain: Pl
 
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_refusal_does_not_free_slots_of_a_server_with_a_health_endpoint(
-    world: World, gpu: HealthServer, lists: bool
+    world: QueueWorld, gpu: HealthServer, lists: bool
 ) -> None:
     """A proxy in front of the server may have refused the connection."""
     world.server(url=f"{gpu.url}/run")
@@ -381,7 +360,7 @@ def test_a_refusal_does_not_free_slots_of_a_server_with_a_health_endpoint(
     assert sweep(world).repaired == 0
 
 
-def test_the_reference_node_gives_the_proofs(world: World) -> None:
+def test_the_reference_node_gives_the_proofs(world: QueueWorld) -> None:
     with Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, mode="async")) as node:
         world.server(url=f"{node.url}/run")
         world.job()
@@ -397,7 +376,7 @@ def test_the_reference_node_gives_the_proofs(world: World) -> None:
         assert world.slot() == "free"
 
 
-def silent_servers(world: World, count: int, *, rows: int = 1) -> None:
+def silent_servers(world: QueueWorld, count: int, *, rows: int = 1) -> None:
     """A slot long in quarantine, whose server was just probed without an answer."""
     now, pool = world.clock.now(), Server.objects.get().pool
     servers = Server.objects.bulk_create(
@@ -417,7 +396,7 @@ def silent_servers(world: World, count: int, *, rows: int = 1) -> None:
     )
 
 
-def seconds_until_free(world: World) -> float:
+def seconds_until_free(world: QueueWorld) -> float:
     """Count the probes, with a sweep every 2 s."""
     began = world.clock.now()
     while world.slot() != "free":
@@ -429,7 +408,7 @@ def seconds_until_free(world: World) -> float:
 
 @pytest.mark.parametrize("rows", [1, 8])
 def test_a_proven_slot_does_not_wait_for_silent_servers(
-    world: World, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch, *, rows: int
+    world: QueueWorld, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch, *, rows: int
 ) -> None:
     monkeypatch.setattr(quarantine, "LIMIT", 20)
     gpu.runs(lease.attempt_id)
@@ -440,7 +419,7 @@ def test_a_proven_slot_does_not_wait_for_silent_servers(
 
 
 def test_silent_servers_are_probed_in_turn_within_the_time_limit(
-    world: World, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each silent server costs a time-out; the responsive one is probed in each sweep, the others in turn."""
     silent_servers(world, 30)
@@ -470,7 +449,7 @@ def test_silent_servers_are_probed_in_turn_within_the_time_limit(
 # -------------------------------------------------------------------------
 
 
-def suspect_again(world: World, lease: Lease, attempt: str = "second") -> None:
+def suspect_again(world: QueueWorld, lease: Lease, attempt: str = "second") -> None:
     """The index was wrong about the slot, and a second run was sent to it (two quarantine rows)."""
     transitions.quarantine_slot(
         lease.slot,
@@ -489,7 +468,7 @@ def open_suspects() -> set[str]:
 
 
 def test_a_proof_for_the_first_attempt_does_not_free_a_slot_that_runs_the_second(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     suspect_again(world, lease)
     gpu.runs("second")
@@ -500,7 +479,7 @@ def test_a_proof_for_the_first_attempt_does_not_free_a_slot_that_runs_the_second
     assert (open_suspects(), world.slot()) == (set(), "free")
 
 
-def test_proofs_for_both_attempts_free_the_slot(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_proofs_for_both_attempts_free_the_slot(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     suspect_again(world, lease)
     gpu.runs("something else")
     assert sweep(world).repaired == 2
@@ -508,7 +487,7 @@ def test_proofs_for_both_attempts_free_the_slot(world: World, gpu: HealthServer,
 
 
 def test_a_job_count_frees_the_slot_once_neither_attempt_can_run(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     suspect_again(world, lease)
     world.clock.advance(30)
@@ -520,6 +499,6 @@ def test_a_job_count_frees_the_slot_once_neither_attempt_can_run(
     assert world.slot() == "free"
 
 
-def test_an_attempt_has_one_quarantine_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_an_attempt_has_one_quarantine_row(world: QueueWorld, gpu: HealthServer, lease: Lease) -> None:
     suspect_again(world, lease, lease.attempt_id)
     assert QuarantinedSlot.objects.count() == 1

@@ -11,12 +11,12 @@ import pytest
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Rollup
 from jobs.reports.rollups import day_of
-from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import QueueWorld
 
 
 @pytest.fixture
-def spent(world: World) -> World:
+def spent(world: QueueWorld) -> QueueWorld:
     """Two jobs wait, and the tenant's quota of the day is used up."""
     world.server()
     world.job()
@@ -34,7 +34,7 @@ def spent(world: World) -> World:
     return world
 
 
-def can_claim(world: World) -> bool:
+def can_claim(world: QueueWorld) -> bool:
     lease = world.leases.claim("m", worker="w", attempt_id=f"a{world.clock.monotonic()}")
     if lease is not None:
         world.release(lease)
@@ -43,7 +43,7 @@ def can_claim(world: World) -> bool:
     return lease is not None
 
 
-def test_waiting_jobs_are_parked_until_midnight(spent: World) -> None:
+def test_waiting_jobs_are_parked_until_midnight(spent: QueueWorld) -> None:
     assert run_sweep("quotas", spent.ports).looked == 1
     assert not can_claim(spent)
     midnight = day_of(spent.clock.now()) + timedelta(days=1)
@@ -57,7 +57,7 @@ def test_waiting_jobs_are_parked_until_midnight(spent: World) -> None:
 
 
 @pytest.mark.parametrize("quota", [50.1, None])
-def test_a_raised_quota_unparks_the_jobs(spent: World, quota: float | None) -> None:
+def test_a_raised_quota_unparks_the_jobs(spent: QueueWorld, quota: float | None) -> None:
     run_sweep("quotas", spent.ports)
     spent.tenant.daily_gpu_seconds = quota
     spent.tenant.save()
@@ -65,13 +65,13 @@ def test_a_raised_quota_unparks_the_jobs(spent: World, quota: float | None) -> N
     assert can_claim(spent)
 
 
-def test_a_quota_that_is_not_used_up_parks_no_job(spent: World) -> None:
+def test_a_quota_that_is_not_used_up_parks_no_job(spent: QueueWorld) -> None:
     Rollup.objects.update(gpu_seconds=49.9)
     assert run_sweep("quotas", spent.ports).looked == 0
     assert can_claim(spent)
 
 
-def test_a_rebuilt_index_gets_parked_tenants_before_the_tickets(spent: World) -> None:
+def test_a_rebuilt_index_gets_parked_tenants_before_the_tickets(spent: QueueWorld) -> None:
     spent.flush()
     rebuild = Rebuild.of(spent.fleet, spent.leases, spent.ports)
     for _ in range(20):
@@ -81,7 +81,7 @@ def test_a_rebuilt_index_gets_parked_tenants_before_the_tickets(spent: World) ->
     assert not can_claim(spent)
 
 
-def test_parked_tenants_are_written_once_redis_is_back(spent: World) -> None:
+def test_parked_tenants_are_written_once_redis_is_back(spent: QueueWorld) -> None:
     spent.redis_is_gone = True
     assert run_sweep("quotas", spent.ports).notes
     spent.redis_is_gone = False

@@ -25,9 +25,9 @@ from jobs.models import (
 from jobs.ports import Ports
 from jobs.reports.rollups import CURSOR
 from jobs.sweeps import retention
-from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 from tests.support.factories import create_jobs
 from tests.support.fakes import START, WrongClocks
+from tests.support.queue_world import NoRedis, VirtualClock
 
 pytestmark = pytest.mark.django_db
 

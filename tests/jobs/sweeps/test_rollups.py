@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
-from django.db.models import Max
 
 from jobs.models import Event, Rollup, SweepRun
 from jobs.reports import counters
@@ -32,20 +31,10 @@ from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support.factories import make_job
 from tests.support.fakes import START, ManualClock, make_ports
 from tests.support.job_lives import Lives
+from tests.support.rollups import AtOnce, sweep
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db
-
-
-class AtOnce(EventHorizon):
-    """Horizon for tests with sequential transactions; concurrent ones are tested below."""
-
-    def advance(self) -> int:
-        return Event.objects.aggregate(last=Max("id"))["last"] or 0
-
-
-def sweep(at: datetime = START) -> int:
-    return RollupsSweep(AtOnce())(make_ports(clock=ManualClock(at))).looked
 
 
 def stored(span: int = MINUTE) -> dict[Key, Sums]:

@@ -10,11 +10,11 @@ from foundation.ids import new_id
 from gpus.protocol import ReleaseMode
 from jobs.index_rebuild.shares import excess_seconds, recent_shares
 from jobs.models import Attempt, Tenant
-from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import QueueWorld
 
 
-def served(world: World, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:
+def served(world: QueueWorld, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:
     """Create an ended run of the tenant."""
     job = world.job(tenant=tenant, push=False)
     at = world.clock.now().timestamp() - ago
@@ -36,7 +36,7 @@ def served(world: World, tenant: Tenant, seconds: float, *, ago: float = 60.0) -
     type(job).objects.filter(pk=job.pk).update(state="completed", finished_at=world.clock.now())
 
 
-def rebuild(world: World) -> None:
+def rebuild(world: QueueWorld) -> None:
     world.flush()
     for _ in range(12):
         run_sweep("generation", world.ports)
@@ -46,7 +46,7 @@ def rebuild(world: World) -> None:
     raise AssertionError("not rebuilt")
 
 
-def order(world: World, jobs: int) -> list[str]:
+def order(world: QueueWorld, jobs: int) -> list[str]:
     """The tenants of the jobs that run, one after the other."""
     tenants = []
     for _ in range(jobs):
@@ -57,7 +57,7 @@ def order(world: World, jobs: int) -> list[str]:
     return tenants
 
 
-def test_a_tenant_that_got_more_lately_comes_later(world: World) -> None:
+def test_a_tenant_that_got_more_lately_comes_later(world: QueueWorld) -> None:
     world.server(slots=1)
     greedy, modest = (Tenant.objects.create(name=name) for name in ("greedy", "modest"))
     served(world, greedy, 9.0)
@@ -70,7 +70,7 @@ def test_a_tenant_that_got_more_lately_comes_later(world: World) -> None:
     assert order(world, 4) == [str(modest.pk)] * 4
 
 
-def test_old_runs_do_not_count(world: World) -> None:
+def test_old_runs_do_not_count(world: QueueWorld) -> None:
     world.server(slots=1)
     tenant = Tenant.objects.create(name="early")
     served(world, tenant, 9.0, ago=700.0)
@@ -94,7 +94,7 @@ def test_without_waiting_tenants_there_is_no_excess() -> None:
     assert excess_seconds({1: 500.0}, set(), {}, longest=20.0) == {}
 
 
-def test_a_tenant_created_during_the_read_is_handled(world: World) -> None:
+def test_a_tenant_created_during_the_read_is_handled(world: QueueWorld) -> None:
     world.server()
     served(world, world.tenant, 9.0)
     came: list[Tenant] = []

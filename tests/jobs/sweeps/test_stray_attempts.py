@@ -12,7 +12,7 @@ from gpus.protocol import Lease
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
 from jobs.sweeps import stray_attempts
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld
 
 pytestmark = pytest.mark.database
 
@@ -23,7 +23,7 @@ BACKUPS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def lease(world: World) -> Lease:
+def lease(world: QueueWorld) -> Lease:
     world.server()
     world.job()
     return world.claim()
@@ -31,7 +31,7 @@ def lease(world: World) -> Lease:
 
 @pytest.mark.parametrize("backup", BACKUPS)
 def test_a_stray_attempt_ends_and_its_slot_is_quarantined(
-    world: World, lease: Lease, backup: dict[str, Any]
+    world: QueueWorld, lease: Lease, backup: dict[str, Any]
 ) -> None:
     Job.objects.update(**backup)
     assert stray_attempts.sweep(world.ports).repaired == 0, "a start may be visible in part for a moment"
@@ -49,14 +49,14 @@ def test_a_stray_attempt_ends_and_its_slot_is_quarantined(
     assert stray_attempts.sweep(world.ports).looked == 0
 
 
-def test_the_jobs_current_attempt_is_left_alone(world: World, lease: Lease) -> None:
+def test_the_jobs_current_attempt_is_left_alone(world: QueueWorld, lease: Lease) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
     assert stray_attempts.sweep(world.ports).looked == 0
     assert Attempt.objects.get().state in Attempt.LIVE
 
 
 def test_an_attempt_that_has_become_current_is_left_alone(
-    world: World, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Job.objects.update(**BACKUPS[0])
     world.clock.advance(LEASE_SECONDS + 1)

@@ -18,13 +18,15 @@ from jobs.index_rebuild import rebuild as rebuilding
 from jobs.index_rebuild import unknown_runs
 from jobs.sweeps import lock_sync, quarantine
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World
-from tests.jobs.sweeps.test_generation import ended_without_proof, rebuild
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import QueueWorld
+from tests.support.rebuilds import ended_without_proof, rebuild
 from tests.support.servers.health_server import HealthServer
 
 
-def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(world: World, gpu: HealthServer) -> None:
+def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(
+    world: QueueWorld, gpu: HealthServer
+) -> None:
     """A run whose worker died before the start was committed, and Redis was emptied."""
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
@@ -44,7 +46,7 @@ def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(world: World
 
 
 def test_each_unknown_run_keeps_one_slot_however_often_the_index_is_rebuilt(
-    world: World, gpu: HealthServer
+    world: QueueWorld, gpu: HealthServer
 ) -> None:
     world.server(slots=4, url=f"{gpu.url}/run")
     for _ in range(3):
@@ -64,7 +66,7 @@ def test_each_unknown_run_keeps_one_slot_however_often_the_index_is_rebuilt(
 
 
 def test_a_server_paused_meanwhile_keeps_its_slot_in_quarantine_after_the_resume(
-    world: World, gpu: HealthServer
+    world: QueueWorld, gpu: HealthServer
 ) -> None:
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
@@ -78,7 +80,7 @@ def test_a_server_paused_meanwhile_keeps_its_slot_in_quarantine_after_the_resume
     assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
 
 
-def test_no_second_slot_is_quarantined_for_a_known_run(world: World, gpu: HealthServer) -> None:
+def test_no_second_slot_is_quarantined_for_a_known_run(world: QueueWorld, gpu: HealthServer) -> None:
     world.server(slots=6, url=f"{gpu.url}/run")
     jobs = [world.job() for _ in range(3)]
     written, announced = world.claim(), world.claim(written=False)
@@ -103,7 +105,7 @@ def test_no_second_slot_is_quarantined_for_a_known_run(world: World, gpu: Health
 
 
 def test_silent_servers_and_servers_without_runs_are_not_probed_again(
-    world: World, gpu: HealthServer
+    world: QueueWorld, gpu: HealthServer
 ) -> None:
     world.server(url=f"{gpu.url}/run")
     world.flush()
@@ -122,7 +124,7 @@ def test_silent_servers_and_servers_without_runs_are_not_probed_again(
     assert world.slot() == "free"
 
 
-def test_the_rebuild_does_not_wait_for_many_servers_that_do_not_answer(world: World) -> None:
+def test_the_rebuild_does_not_wait_for_many_servers_that_do_not_answer(world: QueueWorld) -> None:
     for number in range(4):
         world.server(f"gpu-{number}")
     world.job()
@@ -140,7 +142,7 @@ def test_the_rebuild_does_not_wait_for_many_servers_that_do_not_answer(world: Wo
     assert world.leases.claim("m", worker="w", attempt_id="a") is not None
 
 
-def lost_while_away(world: World, gpu: HealthServer) -> Lease:
+def lost_while_away(world: QueueWorld, gpu: HealthServer) -> Lease:
     """Its server does not answer while the index is rebuilt."""
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
@@ -155,7 +157,7 @@ def lost_while_away(world: World, gpu: HealthServer) -> Lease:
     return lost
 
 
-def test_a_server_that_was_away_is_checked_once_it_answers(world: World, gpu: HealthServer) -> None:
+def test_a_server_that_was_away_is_checked_once_it_answers(world: QueueWorld, gpu: HealthServer) -> None:
     lost = lost_while_away(world, gpu)
     count = run_sweep("lock_sync", world.ports)
     assert (count.repaired, count.failed) == (1, 0)
@@ -165,7 +167,7 @@ def test_a_server_that_was_away_is_checked_once_it_answers(world: World, gpu: He
 
 
 def test_a_run_that_ends_between_two_reads_keeps_no_slot(
-    world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
+    world: QueueWorld, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost_while_away(world, gpu)
     looks: list[str] = []
@@ -182,7 +184,7 @@ def test_a_run_that_ends_between_two_reads_keeps_no_slot(
     assert not QuarantinedSlot.objects.exists()
 
 
-def test_a_prefetched_run_of_a_slot_is_no_unknown_run(world: World, gpu: HealthServer) -> None:
+def test_a_prefetched_run_of_a_slot_is_no_unknown_run(world: QueueWorld, gpu: HealthServer) -> None:
     world.server(slots=2, url=f"{gpu.url}/run")
     for _ in range(2):
         world.job()

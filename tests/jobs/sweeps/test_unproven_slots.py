@@ -12,23 +12,23 @@ from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import orphaned_runs
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
-from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 from tests.support.by_process import run_sweep
+from tests.support.queue_world import LEASE_SECONDS, QueueWorld
 from tests.support.servers.health_server import HealthServer
 
 
 @pytest.fixture
-def lease(world: World) -> Lease:
+def lease(world: QueueWorld) -> Lease:
     world.server()
     world.job()
     return world.claim()
 
 
-def remove(world: World) -> None:
+def remove(world: QueueWorld) -> None:
     assert remove_server("gpu-1", by="user:ada", leases=lambda fleet: world.leases)
 
 
-def lose(world: World) -> None:
+def lose(world: QueueWorld) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
     assert expired_leases.sweep(world.ports).repaired == 1
     assert Attempt.objects.get().state == AttemptState.LOST
@@ -38,7 +38,9 @@ def suspects() -> list[str]:
     return list(QuarantinedSlot.objects.filter(freed_at=None).values_list("attempt_id", flat=True))
 
 
-def test_a_quarantine_row_is_written_when_the_server_is_registered_again(world: World, lease: Lease) -> None:
+def test_a_quarantine_row_is_written_when_the_server_is_registered_again(
+    world: QueueWorld, lease: Lease
+) -> None:
     remove(world)
     lose(world)
     assert not suspects(), "no server exists for the row"
@@ -52,7 +54,7 @@ def test_a_quarantine_row_is_written_when_the_server_is_registered_again(world: 
 
 
 def test_an_unproven_slot_is_proven_free_like_any_other(
-    world: World, gpu: HealthServer, lease: Lease
+    world: QueueWorld, gpu: HealthServer, lease: Lease
 ) -> None:
     remove(world)
     lose(world)
@@ -63,7 +65,7 @@ def test_an_unproven_slot_is_proven_free_like_any_other(
     assert (suspects(), world.slot()) == ([], "free")
 
 
-def test_a_rebuilt_index_does_not_lease_an_unproven_slot(world: World, lease: Lease) -> None:
+def test_a_rebuilt_index_does_not_lease_an_unproven_slot(world: QueueWorld, lease: Lease) -> None:
     remove(world)
     lose(world)
     world.flush()
@@ -79,7 +81,7 @@ def test_a_rebuilt_index_does_not_lease_an_unproven_slot(world: World, lease: Le
     assert states == {f"{world.keys()}states:m": {"quarantined": "1"}}
 
 
-def test_an_unreachable_run_keeps_its_slot(world: World, lease: Lease) -> None:
+def test_an_unreachable_run_keeps_its_slot(world: QueueWorld, lease: Lease) -> None:
     world.accept(lease)
     world.release(lease, ReleaseMode.ADOPT)
     remove(world)
@@ -91,7 +93,7 @@ def test_an_unreachable_run_keeps_its_slot(world: World, lease: Lease) -> None:
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
 
 
-def test_a_live_run_gets_no_quarantine_row(world: World, lease: Lease) -> None:
+def test_a_live_run_gets_no_quarantine_row(world: QueueWorld, lease: Lease) -> None:
     remove(world)
     world.server()
     assert (suspects(), world.slot()) == ([], "leased")
@@ -99,7 +101,7 @@ def test_a_live_run_gets_no_quarantine_row(world: World, lease: Lease) -> None:
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
 
 
-def test_a_live_run_keeps_its_slot_from_another_fleet(world: World, lease: Lease) -> None:
+def test_a_live_run_keeps_its_slot_from_another_fleet(world: QueueWorld, lease: Lease) -> None:
     """An index contains only its own fleet's leases."""
     remove(world)
     elsewhere = Pool.objects.create(name="elsewhere", fleet=f"{world.fleet}-b")
@@ -108,7 +110,7 @@ def test_a_live_run_keeps_its_slot_from_another_fleet(world: World, lease: Lease
     assert Attempt.objects.get().state in LIVE_ATTEMPT_STATES
 
 
-def test_a_run_proven_over_before_the_removal_gets_no_quarantine(world: World, lease: Lease) -> None:
+def test_a_run_proven_over_before_the_removal_gets_no_quarantine(world: QueueWorld, lease: Lease) -> None:
     """The quarantine row was deleted with the server."""
     lose(world)
     QuarantinedSlot.objects.update(freed_at=world.clock.now())

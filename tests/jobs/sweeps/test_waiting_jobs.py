@@ -19,21 +19,21 @@ from jobs.models import Callback, Event, Job
 from jobs.sweeps import deadlines, due_retries, fill, long_waits, reconcile
 from jobs.sweeps.base import Sweep
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World, open_index
 from tests.support.by_process import run_sweep
 from tests.support.fakes import WrongClocks
 from tests.support.laws import assert_laws
+from tests.support.queue_world import QueueWorld, open_index
 
 
 def state_of(job: Job) -> str:
     return Job.objects.values_list("state", flat=True).get(id=job.id)
 
 
-def in_line(world: World, job: Job) -> bool:
+def in_line(world: QueueWorld, job: Job) -> bool:
     return world.leases.has_tickets("m", [job.ticket])[0]
 
 
-def retrying(world: World) -> Job:
+def retrying(world: QueueWorld) -> Job:
     """A job whose first attempt failed, with a backoff of 1 s."""
     job = world.job()
     lease = world.claim()
@@ -47,7 +47,7 @@ def retrying(world: World) -> Job:
     return job
 
 
-def test_fill_sends_a_lost_wake(world: World) -> None:
+def test_fill_sends_a_lost_wake(world: QueueWorld) -> None:
     world.server(slots=2)
     for _ in range(3):
         world.job()
@@ -56,12 +56,12 @@ def test_fill_sends_a_lost_wake(world: World) -> None:
     assert [(wake.pool, wake.count) for wake in world.wakes] == [("m", 2)]
 
 
-def test_fill_sends_no_wake_without_waiting_jobs(world: World) -> None:
+def test_fill_sends_no_wake_without_waiting_jobs(world: QueueWorld) -> None:
     world.server()
     assert fill.sweep(world.ports).repaired == 0
 
 
-def test_a_retry_is_queued_when_its_backoff_is_over(world: World) -> None:
+def test_a_retry_is_queued_when_its_backoff_is_over(world: QueueWorld) -> None:
     world.server()
     job = retrying(world)
     world.clock.advance(0.9)
@@ -76,7 +76,7 @@ def test_a_retry_is_queued_when_its_backoff_is_over(world: World) -> None:
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def test_a_retry_with_a_requested_cancel_ends(world: World) -> None:
+def test_a_retry_with_a_requested_cancel_ends(world: QueueWorld) -> None:
     world.server()
     job = retrying(world)
     Job.objects.filter(id=job.id).update(cancel_requested_at=world.clock.now())
@@ -86,7 +86,7 @@ def test_a_retry_with_a_requested_cancel_ends(world: World) -> None:
     assert not in_line(world, job)
 
 
-def test_a_retry_is_queued_without_redis_and_pushed_by_reconcile(world: World) -> None:
+def test_a_retry_is_queued_without_redis_and_pushed_by_reconcile(world: QueueWorld) -> None:
     world.server()
     job = retrying(world)
     world.clock.advance(2)
@@ -99,7 +99,7 @@ def test_a_retry_is_queued_without_redis_and_pushed_by_reconcile(world: World) -
     assert in_line(world, job)
 
 
-def test_a_waiting_job_fails_at_its_deadline_and_leaves_the_queue(world: World) -> None:
+def test_a_waiting_job_fails_at_its_deadline_and_leaves_the_queue(world: QueueWorld) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now() + timedelta(seconds=5), callback_url="https://x.example/")
     assert deadlines.sweep(world.ports).looked == 0
@@ -113,7 +113,7 @@ def test_a_waiting_job_fails_at_its_deadline_and_leaves_the_queue(world: World) 
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def test_a_job_that_did_not_start_in_time_fails(world: World) -> None:
+def test_a_job_that_did_not_start_in_time_fails(world: QueueWorld) -> None:
     job = world.job(start_deadline_at=world.clock.now() + timedelta(seconds=5), push=False)
     world.clock.advance(6)
     assert deadlines.sweep(world.ports).repaired == 1
@@ -123,7 +123,7 @@ def test_a_job_that_did_not_start_in_time_fails(world: World) -> None:
 
 
 @pytest.mark.parametrize("sweep", [deadlines.sweep, long_waits.sweep])
-def test_no_job_fails_at_a_deadline_while_clocks_disagree(world: World, sweep: Sweep) -> None:
+def test_no_job_fails_at_a_deadline_while_clocks_disagree(world: QueueWorld, sweep: Sweep) -> None:
     world.server()
     soon = world.clock.now() + timedelta(seconds=5)
     jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
@@ -139,7 +139,7 @@ def test_no_job_fails_at_a_deadline_while_clocks_disagree(world: World, sweep: S
 
 
 @pytest.mark.parametrize("sweep", [deadlines.sweep, long_waits.sweep])
-def test_no_job_fails_early_after_the_time_was_set_back(world: World, sweep: Sweep) -> None:
+def test_no_job_fails_early_after_the_time_was_set_back(world: QueueWorld, sweep: Sweep) -> None:
     """A process that started without Redis and with the database's clock five minutes ahead."""
     world.server()
     soon = world.clock.now() + timedelta(seconds=5)
@@ -158,7 +158,7 @@ def test_no_job_fails_early_after_the_time_was_set_back(world: World, sweep: Swe
     assert sweep(ports).repaired > 0
 
 
-def test_a_job_between_two_attempts_fails_at_its_deadline(world: World) -> None:
+def test_a_job_between_two_attempts_fails_at_its_deadline(world: QueueWorld) -> None:
     world.server()
     job = retrying(world)
     Job.objects.filter(id=job.id).update(deadline_at=world.clock.now())
@@ -166,7 +166,7 @@ def test_a_job_between_two_attempts_fails_at_its_deadline(world: World) -> None:
     assert "another attempt" in Job.objects.get(id=job.id).error_message
 
 
-def test_a_starting_job_is_left_to_its_worker(world: World) -> None:
+def test_a_starting_job_is_left_to_its_worker(world: QueueWorld) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now())
     world.claim(written=False)
@@ -174,7 +174,7 @@ def test_a_starting_job_is_left_to_its_worker(world: World) -> None:
     assert state_of(job) == JobState.QUEUED
 
 
-def test_a_running_jobs_deadline_is_left_to_its_worker(world: World) -> None:
+def test_a_running_jobs_deadline_is_left_to_its_worker(world: QueueWorld) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now())
     world.claim()
@@ -182,7 +182,7 @@ def test_a_running_jobs_deadline_is_left_to_its_worker(world: World) -> None:
     assert state_of(job) == JobState.RUNNING
 
 
-def test_deadlines_are_enforced_without_redis(world: World) -> None:
+def test_deadlines_are_enforced_without_redis(world: QueueWorld) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now())
     world.redis_is_gone = True
@@ -190,7 +190,7 @@ def test_deadlines_are_enforced_without_redis(world: World) -> None:
     assert state_of(job) == JobState.FAILED
 
 
-def test_a_job_without_a_ticket_gets_one(world: World) -> None:
+def test_a_job_without_a_ticket_gets_one(world: QueueWorld) -> None:
     world.server()
     job = world.job(push=False)
     assert run_sweep("reconcile", world.ports).looked == 0, "a submit's own push has two seconds"
@@ -201,7 +201,7 @@ def test_a_job_without_a_ticket_gets_one(world: World) -> None:
     assert run_sweep("reconcile", world.ports).repaired == 0
 
 
-def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
+def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: QueueWorld) -> None:
     world.server(slots=2)
     world.job()
     world.job()
@@ -212,14 +212,14 @@ def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
     assert (count.looked, count.repaired) == (2, 0)
 
 
-def unregister(world: World) -> None:
+def unregister(world: QueueWorld) -> None:
     """Servers, models and the pool are deleted in the admin; the jobs stay."""
     for model in (Placement, Server, ModelConfig, Pool):
         model.objects.all().delete()
 
 
 @pytest.mark.parametrize("other_pools", [True, False])
-def test_jobs_of_an_unregistered_pool_keep_waiting_in_its_queue(world: World, other_pools: bool) -> None:
+def test_jobs_of_an_unregistered_pool_keep_waiting_in_its_queue(world: QueueWorld, other_pools: bool) -> None:
     world.server()
     job = world.job()
     unregister(world)
@@ -240,7 +240,7 @@ def test_jobs_of_an_unregistered_pool_keep_waiting_in_its_queue(world: World, ot
     assert run_sweep("reconcile", world.ports).notes == ()
 
 
-def test_a_fleet_without_redis_is_noted(world: World) -> None:
+def test_a_fleet_without_redis_is_noted(world: QueueWorld) -> None:
     world.server()
     world.job(push=False)
     unregister(world)
@@ -250,7 +250,7 @@ def test_a_fleet_without_redis_is_noted(world: World) -> None:
 
 
 @pytest.mark.database
-def test_a_long_queue_is_read_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_queue_is_read_over_several_runs(world: QueueWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tickets, "PAGE", 2)
     monkeypatch.setattr(tickets._page, "_compiled", {})  # with that many rows
     monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
@@ -265,7 +265,7 @@ def test_a_long_queue_is_read_over_several_runs(world: World, monkeypatch: pytes
 
 
 @pytest.mark.database
-def test_a_callback_with_a_lost_wake_is_woken_once(world: World) -> None:
+def test_a_callback_with_a_lost_wake_is_woken_once(world: QueueWorld) -> None:
     job = world.job(push=False, callback_url="https://x.example/")
     transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
     assert run_sweep("due_callbacks", world.ports).looked == 0, "the wake after the commit has a second"
@@ -279,7 +279,7 @@ def test_a_callback_with_a_lost_wake_is_woken_once(world: World) -> None:
 
 
 @pytest.mark.database
-def test_a_callback_written_by_a_clock_ahead_is_due_at_once(world: World) -> None:
+def test_a_callback_written_by_a_clock_ahead_is_due_at_once(world: QueueWorld) -> None:
     new, tried = (world.job(push=False, callback_url="https://x.example/") for _ in range(2))
     for job in (new, tried):
         transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
@@ -291,7 +291,7 @@ def test_a_callback_written_by_a_clock_ahead_is_due_at_once(world: World) -> Non
     assert Callback.objects.get(job=tried).next_at == ahead, "that is the retry schedule"
 
 
-def test_every_end_has_its_event(world: World) -> None:
+def test_every_end_has_its_event(world: QueueWorld) -> None:
     job = world.job(push=False, deadline_at=world.clock.now())
     deadlines.sweep(world.ports)
     assert list(Event.objects.filter(job=job).values_list("type", flat=True)) == ["queued", "failed"]

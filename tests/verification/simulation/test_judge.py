@@ -9,7 +9,7 @@ import pytest
 from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases
-from tests.jobs.sweeps.conftest import World, world
+from tests.support.queue_world import QueueWorld, world
 from verification.simulation import world as simulated
 from verification.simulation.database import Forgotten
 from verification.simulation.judge import blamed
@@ -28,7 +28,7 @@ class Known:
 
 
 @pytest.mark.parametrize("verdict", expired_leases.LOSS_MESSAGES)
-def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: World, verdict: str) -> None:
+def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: QueueWorld, verdict: str) -> None:
     world.server()
     world.job()
     lease = world.claim()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.jobs.api.conftest import acme, operator, other, world, zimg
+from tests.support.api_world import acme, operator, other, world, zimg
 
 __all__ = ["acme", "operator", "other", "world", "zimg"]

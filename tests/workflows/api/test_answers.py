@@ -14,8 +14,8 @@ from rest_framework.test import APIClient
 from gpus.models import AuditEntry
 from jobs.models import EndNotice
 from jobs.operations.tenants import create_key, rotate_key
-from tests.jobs.api.conftest import Account, World
-from tests.workflows.api.test_api import advance, post, put
+from tests.support.api_world import Account, ApiWorld
+from tests.support.workflow_api import advance, post, put
 from workflows.models import Wait
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
@@ -34,7 +34,7 @@ def reviewer(acme: Account) -> Account:
     return with_key(acme, create_key(acme.tenant, name="reviewer")[1])
 
 
-def asked(account: Account, world: World, human: dict[str, Any]) -> str:
+def asked(account: Account, world: ApiWorld, human: dict[str, Any]) -> str:
     """Start a run that asks; return its id."""
     put(account, {"nodes": {"best": {"human": human}}})
     run_id = str(post(account, "workflows/film/runs").json()["run_id"])
@@ -52,7 +52,7 @@ def node(account: Account, run_id: str) -> Any:
 
 @pytest.mark.database
 def test_only_the_keys_that_a_question_names_may_answer_it(
-    acme: Account, other: Account, reviewer: Account, world: World
+    acme: Account, other: Account, reviewer: Account, world: ApiWorld
 ) -> None:
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["lead", "reviewer"]})
     for value in ("a", "none of the choices"):
@@ -74,7 +74,7 @@ def test_only_the_keys_that_a_question_names_may_answer_it(
 
 
 def test_a_question_without_names_is_for_all_keys_of_the_tenant(
-    acme: Account, reviewer: Account, world: World
+    acme: Account, reviewer: Account, world: ApiWorld
 ) -> None:
     run_id = asked(acme, world, HUMAN)
     assert node(reviewer, run_id)["question"] | HUMAN == node(reviewer, run_id)["question"]
@@ -82,7 +82,7 @@ def test_a_question_without_names_is_for_all_keys_of_the_tenant(
     assert answer(reviewer, run_id).status_code == 200
 
 
-def test_an_operator_may_answer_and_is_audited(acme: Account, operator: Account, world: World) -> None:
+def test_an_operator_may_answer_and_is_audited(acme: Account, operator: Account, world: ApiWorld) -> None:
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["reviewer"]})
     assert node(operator, run_id)["question"]["may_answer"] is True
     assert answer(operator, run_id).status_code == 200
@@ -96,7 +96,7 @@ def test_an_operator_may_answer_and_is_audited(acme: Account, operator: Account,
     assert node(operator, run_id)["answered_by"] == "user:ann"
 
 
-def test_a_rotated_key_may_answer_as_the_one_before(acme: Account, world: World) -> None:
+def test_a_rotated_key_may_answer_as_the_one_before(acme: Account, world: ApiWorld) -> None:
     row, _ = create_key(acme.tenant, name="reviewer")
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["reviewer"]})
     _, key = rotate_key(row, overlap_seconds=0, by="ann")
@@ -110,14 +110,14 @@ def test_wrong_names_are_refused_with_their_place(acme: Account, names: Any) -> 
     assert refused.json()["errors"][0]["pointer"].startswith("/nodes/best/human/answer_by")
 
 
-def test_a_key_without_the_scope_to_answer_may_not(acme: Account, world: World) -> None:
+def test_a_key_without_the_scope_to_answer_may_not(acme: Account, world: ApiWorld) -> None:
     reader = with_key(acme, create_key(acme.tenant, name="reviewer", scopes=["read"])[1])
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["reviewer"]})
     assert node(reader, run_id)["question"]["may_answer"] is False
     assert answer(reader, run_id).json()["code"] == "scope_required"
 
 
-def test_explain_names_who_may_answer(acme: Account, world: World) -> None:
+def test_explain_names_who_may_answer(acme: Account, world: ApiWorld) -> None:
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["lead", "reviewer"]})
     (reason,) = acme.client.get(f"/api/v1/runs/{run_id}/explain").json()["reasons"]
     assert reason["message"] == "It waits for the answer of the API key lead or reviewer."
@@ -125,7 +125,7 @@ def test_explain_names_who_may_answer(acme: Account, world: World) -> None:
 
 @pytest.mark.database
 def test_the_same_answer_can_be_sent_again_by_the_same_key(
-    acme: Account, reviewer: Account, world: World
+    acme: Account, reviewer: Account, world: ApiWorld
 ) -> None:
     run_id = asked(acme, world, FORM)
     value = {"b": 1, "a": [True, None]}
@@ -141,7 +141,7 @@ def test_the_same_answer_can_be_sent_again_by_the_same_key(
 
 
 @pytest.mark.database
-def test_of_many_at_once_one_answer_counts(acme: Account, world: World) -> None:
+def test_of_many_at_once_one_answer_counts(acme: Account, world: ApiWorld) -> None:
     run_id = asked(acme, world, HUMAN)
     clients = [with_key(acme, create_key(acme.tenant)[1]) for _ in range(3)] + [acme, acme]
 
@@ -158,14 +158,14 @@ def test_of_many_at_once_one_answer_counts(acme: Account, world: World) -> None:
     assert EndNotice.objects.filter(followed_by=f"run:{run_id}").count() == 1
 
 
-def test_what_expired_is_not_the_answer_of_a_key(acme: Account, world: World) -> None:
+def test_what_expired_is_not_the_answer_of_a_key(acme: Account, world: ApiWorld) -> None:
     run_id = asked(acme, world, HUMAN)
     Wait.objects.update(answer="a", answered_at=world.ports.clock.now(), answered_by="expiry")
     assert answer(acme, run_id).status_code == 409
 
 
 @pytest.mark.parametrize("size", [1_100, 100_000])
-def test_the_size_of_an_answer_is_a_setting(acme: Account, world: World, settings: Any, size: int) -> None:
+def test_the_size_of_an_answer_is_a_setting(acme: Account, world: ApiWorld, settings: Any, size: int) -> None:
     run_id = asked(acme, world, FORM)
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_answer_bytes=1_000)
     for path, body in ((f"runs/{run_id}/waits/best", "answer"), ("signals/paid", "body")):

@@ -12,40 +12,14 @@ from django.test.utils import CaptureQueriesContext
 from jobs.models import Job
 from jobs.operations.tenants import create_key
 from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
-from tests.jobs.api.conftest import Account, World
+from tests.support.api_world import Account, ApiWorld
 from tests.support.factories import make_job, make_model
+from tests.support.workflow_api import A_MODEL, FILM, advance, post, put, start
 from workflows.api import views
-from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
-from workflows.tasks import advance_now
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
-
-A_MODEL = {"model": "zimg", "payload": {"prompt": {"$ref": "inputs.prompt"}}}
-FILM = {
-    "inputs": {"type": "object", "required": ["prompt"]},
-    "nodes": {"best": {"human": {"title": "?", "choose_from": ["a", "b"]}}, "image": A_MODEL},
-    "output": {"choice": {"$ref": "best"}},
-}
-
-
-def put(account: Account, definition: Any = FILM, name: str = "film") -> Any:
-    return account.client.put(f"/api/v1/workflows/{name}", definition, format="json")
-
-
-def post(account: Account, path: str, body: Any = None, **headers: str) -> Any:
-    return account.client.post(f"/api/v1/{path}", body, format="json", headers=headers)
-
-
-def start(account: Account, **body: Any) -> str:
-    answer = post(account, "workflows/film/runs", {"inputs": {"prompt": "x"}, **body})
-    assert answer.status_code == 202, answer.json()
-    return str(answer.json()["run_id"])
-
-
-def advance(world: World, run_id: str) -> None:
-    advance_now(Advancer(world.ports), run_id)
 
 
 @pytest.mark.database
@@ -164,7 +138,7 @@ def test_a_path_that_no_result_of_the_model_has_is_refused(acme: Account) -> Non
 
 
 @pytest.mark.database
-def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> None:
+def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: ApiWorld) -> None:
     put(acme)
     run_id = start(acme, tags=["demo"], priority=2)
     advance(world, run_id)
@@ -248,7 +222,7 @@ def test_a_tenant_has_so_many_workflows_and_versions_at_most(acme: Account, sett
     assert put(acme, {**FILM, "output": 1}).status_code == 200, "what is stored stays available"
 
 
-def test_a_run_takes_the_tokens_of_all_its_nodes_at_once(acme: Account, world: World) -> None:
+def test_a_run_takes_the_tokens_of_all_its_nodes_at_once(acme: Account, world: ApiWorld) -> None:
     acme.tenant.submits_per_second, acme.tenant.submit_burst = 0.001, 4
     acme.tenant.save()
     put(acme)  # two nodes: three tokens
@@ -271,7 +245,7 @@ def test_a_run_needs_a_place_in_the_tenants_queue(acme: Account) -> None:
 
 
 @pytest.mark.database
-def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: World) -> None:
+def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"best": {"timer": {"seconds": 1}}}})
     run_id = start(acme)
     assert other.client.delete(f"/api/v1/runs/{run_id}/data").status_code == 404
@@ -290,7 +264,7 @@ def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, 
 
 @pytest.mark.database
 def test_another_tenants_workflows_and_runs_do_not_exist(
-    acme: Account, other: Account, operator: Account, world: World
+    acme: Account, other: Account, operator: Account, world: ApiWorld
 ) -> None:
     put(acme)
     run_id = start(acme)
@@ -317,7 +291,7 @@ def test_a_key_without_the_scope_may_not(acme: Account) -> None:
 
 
 @pytest.mark.database
-def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: World) -> None:
+def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}}}})
     ids = [start(acme, inputs=None) for _ in range(2)]
     for run_id in ids:
@@ -330,7 +304,7 @@ def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: Wo
     assert sorted(Node.objects.values_list("output", flat=True)) == [1, 2]
 
 
-def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, world: World) -> None:
+def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "p" * 64}}}})
     advance(world, start(acme, inputs=None))
     for name in ("%00", "a%00b", "%FF", "p" * 65):
@@ -350,7 +324,7 @@ def test_an_unknown_id_is_not_found(acme: Account, path: str) -> None:
 
 @pytest.mark.database
 def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
-    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(acme, {"nodes": {"a": {"model": "zimg", "payload": {}, "map": {"count": 20}}}})
     run_id = start(acme, inputs=None)
@@ -375,7 +349,7 @@ def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
 
 @pytest.mark.database
 def test_runs_are_filtered_and_sub_runs_name_their_parent(
-    acme: Account, operator: Account, world: World
+    acme: Account, operator: Account, world: ApiWorld
 ) -> None:
     ask = {"nodes": {"ask": {"human": {"title": "?", "choose_from": [1]}}}}
     put(acme, ask, "child")
@@ -433,7 +407,7 @@ def test_a_misspelt_filter_of_runs_is_refused(acme: Account, query: str) -> None
     ), answer.json()
 
 
-def test_a_page_of_runs_takes_few_queries(acme: Account, world: World) -> None:
+def test_a_page_of_runs_takes_few_queries(acme: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"x": {"signal": {"name": "go"}}}}, "child")
     put(acme, {"nodes": {"sub": {"workflow": "child", "map": {"count": 5}}}}, "above")
     above = post(acme, "workflows/above/runs").json()["run_id"]
@@ -447,7 +421,7 @@ def test_a_page_of_runs_takes_few_queries(acme: Account, world: World) -> None:
     assert len([one for one in queries if "workflows_node" in one["sql"]]) == 1
 
 
-def test_an_answer_is_compared_as_json(acme: Account, world: World) -> None:
+def test_an_answer_is_compared_as_json(acme: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"best": {"human": {"title": "?", "choose_from": [1, 0]}}}})
     run_id = start(acme, inputs=None)
     advance(world, run_id)
@@ -456,7 +430,7 @@ def test_an_answer_is_compared_as_json(acme: Account, world: World) -> None:
 
 
 @pytest.mark.database
-def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: World) -> None:
+def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}, "map": {"count": 40}}}})
     run_id = start(acme, inputs=None)
     advance(world, run_id)
@@ -471,7 +445,7 @@ def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: Wor
 @pytest.mark.parametrize(
     "timer", [{"seconds": "x"}, {"seconds": True}, {"seconds": -1}, {"until": {"a": 1}}, {"until": "soon"}]
 )
-def test_a_timer_without_a_time_fails(acme: Account, world: World, timer: dict[str, Any]) -> None:
+def test_a_timer_without_a_time_fails(acme: Account, world: ApiWorld, timer: dict[str, Any]) -> None:
     put(acme, {"nodes": {"pause": {"timer": timer}}})
     run_id = start(acme, inputs=None)
     advance(world, run_id)

@@ -11,9 +11,9 @@ from django.db import connection
 
 from gpus.models import AuditEntry
 from jobs.operations.tenants import create_key
-from tests.jobs.api.conftest import Account, World
+from tests.support.api_world import Account, ApiWorld
 from tests.support.factories import make_model
-from tests.workflows.api.test_api import FILM, advance, post, put, start
+from tests.support.workflow_api import FILM, advance, post, put, start
 from workflows.metrics import collect
 from workflows.models import Run, Version, Workflow
 from workflows.sweeps import inline_versions
@@ -31,7 +31,7 @@ def run_inline(account: Account, definition: Any = NAMED, *, key: str | None = N
 
 
 @pytest.mark.database
-def test_a_definition_runs_without_being_stored_under_its_name(acme: Account, world: World) -> None:
+def test_a_definition_runs_without_being_stored_under_its_name(acme: Account, world: ApiWorld) -> None:
     put(acme, {**FILM, "output": 1})
     first, again = run_inline(acme), run_inline(acme, tags=["a"], priority=2)
     assert [first.status_code, again.status_code] == [202, 202]
@@ -118,7 +118,7 @@ def test_a_run_takes_the_tokens_of_its_nodes(acme: Account) -> None:
     assert [run_inline(acme).status_code, run_inline(acme).status_code] == [202, 429]
 
 
-def test_no_workflow_is_named_like_the_path_of_inline_runs(acme: Account, world: World) -> None:
+def test_no_workflow_is_named_like_the_path_of_inline_runs(acme: Account, world: ApiWorld) -> None:
     assert put(acme, name="runs").status_code == 405
     assert put(acme, name="_film").status_code == 404, "nor like those that keep inline definitions"
     run_inline(acme)
@@ -140,7 +140,7 @@ def test_the_definitions_of_a_tenant_are_bounded(acme: Account, other: Account, 
     assert run_inline(other).status_code == 202
 
 
-def test_inline_runs_share_one_label_in_metrics(acme: Account, world: World) -> None:
+def test_inline_runs_share_one_label_in_metrics(acme: Account, world: ApiWorld) -> None:
     for name in ("a", "b"):
         run_inline(acme, {"name": name, **ASK})
     runs = next(iter(collect(world.ports.clock.now(), name_tenants=True)))
@@ -155,7 +155,7 @@ def test_an_operators_inline_run_is_audited(operator: Account) -> None:
 
 
 @pytest.mark.database
-def test_definitions_go_after_their_last_run_and_stored_versions_stay(acme: Account, world: World) -> None:
+def test_definitions_go_after_their_last_run_and_stored_versions_stay(acme: Account, world: ApiWorld) -> None:
     put(acme)
     for definition in (NAMED, {**NAMED, "output": 1}, {"name": "b", **ASK}):
         run_inline(acme, definition)
@@ -171,7 +171,7 @@ def test_definitions_go_after_their_last_run_and_stored_versions_stay(acme: Acco
 
 
 @pytest.mark.database
-def test_a_definition_that_starts_meanwhile_is_not_deleted(acme: Account, world: World) -> None:
+def test_a_definition_that_starts_meanwhile_is_not_deleted(acme: Account, world: ApiWorld) -> None:
     """Starts race with the sweep and with each other: each run has its version, each content one."""
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has one writer")

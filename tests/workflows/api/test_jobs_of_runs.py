@@ -10,10 +10,10 @@ from dispatcher_client.job import read_job
 from dispatcher_project import wiring
 from jobs import ports
 from jobs.models import Job
-from tests.dispatcher_project.cli.conftest import run_command
-from tests.jobs.api.conftest import Account, World
-from tests.jobs.api.test_jobs import make_job
-from tests.workflows.api.test_api import advance, post
+from tests.support.api_jobs import make_job
+from tests.support.api_world import Account, ApiWorld
+from tests.support.terminal import run_command
+from tests.support.workflow_api import advance, post
 from workflows.execution.reads import nodes_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.usefixtures("zimg")]
@@ -21,7 +21,7 @@ TWICE = {"nodes": {"all": {"model": "zimg", "map": {"count": 2}}}}
 
 
 @pytest.fixture
-def run_id(acme: Account, world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+def run_id(acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> str:
     """A run with two jobs, beside a job without one."""
     real = replace(world.ports, nodes_of=nodes_of)
     monkeypatch.setattr(ports, "production_ports", lambda: real)

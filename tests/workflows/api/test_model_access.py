@@ -9,9 +9,9 @@ from rest_framework.test import APIClient
 
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
-from tests.jobs.api.conftest import Account, World, forget_keys
+from tests.support.api_world import Account, ApiWorld, forget_keys
 from tests.support.factories import make_model
-from tests.workflows.api.test_api import advance, post
+from tests.support.workflow_api import advance, post
 from workflows import operations
 from workflows.models import Node, Run
 from workflows.schedules.execution.launch import prepare
@@ -84,7 +84,7 @@ def test_a_run_of_a_workflow_with_a_model_of_others_does_not_start(limited: Acco
 
 
 def test_a_newest_version_that_changes_under_a_run_reaches_no_other_model(
-    limited: Account, acme: Account, world: World
+    limited: Account, acme: Account, world: ApiWorld
 ) -> None:
     put(acme, "inner", OF_A)
     put(acme, "outer", OUTER)
@@ -101,7 +101,7 @@ def test_a_newest_version_that_changes_under_a_run_reaches_no_other_model(
 
 
 def test_a_run_keeps_the_models_that_its_key_had_at_its_start(
-    limited: Account, acme: Account, world: World
+    limited: Account, acme: Account, world: ApiWorld
 ) -> None:
     put(acme, "w", OF_A)
     run_id = started(limited, "w")
@@ -113,7 +113,7 @@ def test_a_run_keeps_the_models_that_its_key_had_at_its_start(
 
 
 def test_a_restart_takes_the_models_of_the_key_that_restarts(
-    limited: Account, acme: Account, world: World
+    limited: Account, acme: Account, world: ApiWorld
 ) -> None:
     put(acme, "w", OF_B)
     run_id = started(acme, "w")
@@ -147,7 +147,7 @@ def test_a_schedule_of_a_workflow_that_contains_a_model_of_others_is_refused(
 
 
 def test_a_schedule_keeps_the_models_of_the_key_that_stored_it(
-    limited: Account, acme: Account, world: World
+    limited: Account, acme: Account, world: ApiWorld
 ) -> None:
     put(acme, "inner", OF_A)
     put(acme, "outer", OUTER)

@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from gpus.models import AuditEntry
 from jobs.models import EndNotice
-from tests.jobs.api.conftest import Account, World
+from tests.support.api_world import Account, ApiWorld
+from tests.support.workflow_api import advance, post, put
 from tests.workflows.api.test_answers import with_key
-from tests.workflows.api.test_api import advance, post, put
 from workflows import signals
 from workflows.models import SentSignal, Wait
 from workflows.sweeps import old_signals
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 PAID = {"type": "object", "required": ["euro"]}
 
 
-def waiting(account: Account, world: World, *, schema: Any = None, count: int | None = None) -> str:
+def waiting(account: Account, world: ApiWorld, *, schema: Any = None, count: int | None = None) -> str:
     """Start a run that waits for the signal `paid`; return its id."""
     signal = {"name": "paid", **({} if schema is None else {"body_schema": schema})}
     put(
@@ -44,7 +44,7 @@ def send(account: Account, body: Any = None, *, key: str | None = None, **more: 
 
 
 @pytest.mark.database
-def test_a_repeated_signal_ends_no_wait_that_began_meanwhile(acme: Account, world: World) -> None:
+def test_a_repeated_signal_ends_no_wait_that_began_meanwhile(acme: Account, world: ApiWorld) -> None:
     first = waiting(acme, world)
     assert (send(acme, 1, key="k").json(), Wait.objects.get().answered_by) == ({"taken": 1}, "signal")
     second = waiting(acme, world)
@@ -56,14 +56,14 @@ def test_a_repeated_signal_ends_no_wait_that_began_meanwhile(acme: Account, worl
 
 
 @pytest.mark.database
-def test_a_signal_that_no_run_waited_for_is_not_taken_later(acme: Account, world: World) -> None:
+def test_a_signal_that_no_run_waited_for_is_not_taken_later(acme: Account, world: ApiWorld) -> None:
     assert send(acme, key="k").json() == {"taken": 0}
     waiting(acme, world)
     assert send(acme, key="k").json() == {"taken": 0}
     assert send(acme, key="other").json() == {"taken": 1}
 
 
-def test_a_key_belongs_to_one_request_of_one_tenant(acme: Account, other: Account, world: World) -> None:
+def test_a_key_belongs_to_one_request_of_one_tenant(acme: Account, other: Account, world: ApiWorld) -> None:
     run_id = waiting(acme, world)
     send(acme, 1, key="k")
     for refused in (send(acme, 2, key="k"), send(acme, 1, key="k", run_id=run_id)):
@@ -75,7 +75,7 @@ def test_a_key_belongs_to_one_request_of_one_tenant(acme: Account, other: Accoun
     assert send(acme, key="not printable\t").status_code == 400
 
 
-def test_a_refused_signal_can_be_mended_under_its_key(acme: Account, world: World) -> None:
+def test_a_refused_signal_can_be_mended_under_its_key(acme: Account, world: ApiWorld) -> None:
     waiting(acme, world, schema=PAID)
     refused = send(acme, {}, key="k")
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/body")
@@ -83,7 +83,7 @@ def test_a_refused_signal_can_be_mended_under_its_key(acme: Account, world: Worl
 
 
 @pytest.mark.database
-def test_many_tries_at_once_end_the_waits_once(acme: Account, world: World) -> None:
+def test_many_tries_at_once_end_the_waits_once(acme: Account, world: ApiWorld) -> None:
     waiting(acme, world, count=30)
 
     def attempt(number: int) -> int:
@@ -101,7 +101,7 @@ def test_many_tries_at_once_end_the_waits_once(acme: Account, world: World) -> N
 
 @pytest.mark.database
 def test_a_signal_ends_all_its_waits_or_none(
-    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting(acme, world, count=3)
     monkeypatch.setattr(signals, "_BATCH", 2)
@@ -124,7 +124,7 @@ def test_a_signal_ends_all_its_waits_or_none(
     assert found == signals.TakenSignal(3)
 
 
-def test_the_copies_of_a_body_are_bounded(acme: Account, world: World, settings: Any) -> None:
+def test_the_copies_of_a_body_are_bounded(acme: Account, world: ApiWorld, settings: Any) -> None:
     run_id = waiting(acme, world, count=5)
     waiting(acme, world)
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_signal_bytes=5_000)
@@ -138,7 +138,7 @@ def test_the_copies_of_a_body_are_bounded(acme: Account, world: World, settings:
 
 
 def test_the_keys_of_a_tenant_are_bounded_and_deleted_in_time(
-    acme: Account, other: Account, world: World, settings: Any
+    acme: Account, other: Account, world: ApiWorld, settings: Any
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_signal_keys=2)
     assert [send(acme, key=key).status_code for key in ("a", "b", "a")] == [200, 200, 200]
@@ -153,7 +153,7 @@ def test_the_keys_of_a_tenant_are_bounded_and_deleted_in_time(
     assert set(SentSignal.objects.values_list("key", flat=True)) == {"b", "c"}
 
 
-def test_an_operators_signal_is_audited_with_what_it_ended(operator: Account, world: World) -> None:
+def test_an_operators_signal_is_audited_with_what_it_ended(operator: Account, world: ApiWorld) -> None:
     waiting(operator, world)
     for _ in range(2):
         send(operator, 1, key="k")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from foundation.http_api.problems import Problem
+from tests.support.definitions import errors_of, nodes
 from workflows.definition.read import Limits, model_names, read_definition
 from workflows.domain.plan import NeedsRule, NodeKind
 
@@ -35,17 +36,6 @@ FILM = {
     "output": {"film": {"$ref": "film.url"}},
     "on_failure": {"running": "finish", "node": "mail"},
 }
-
-
-def errors_of(value: Any, **more: Any) -> list[tuple[str, str]]:
-    with pytest.raises(Problem) as refused:
-        read_definition(value, **more)
-    assert refused.value.status == 422
-    return [(error.pointer, error.code) for error in refused.value.errors]
-
-
-def nodes(**found: Any) -> dict[str, Any]:
-    return {"nodes": found}
 
 
 def test_nodes_are_ordered_by_what_they_reference() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
 from foundation.expressions import expression
-from tests.workflows.definition.test_read import errors_of, nodes
+from tests.support.definitions import errors_of, nodes
 from workflows.definition.read import read_definition
 from workflows.definition.result_paths import is_ruled_out, path_of
 

@@ -16,7 +16,7 @@ from django.db import connections
 
 from foundation.http_api.problems import Problem
 from jobs.domain.errors import Refused
-from tests.workflows.schedules.conftest import Stage
+from tests.support.schedules import Stage
 from workflows import operations as workflow_operations
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run, Wait, Workflow

@@ -19,7 +19,7 @@ from jobs.models import Job, Rollup, Tenant
 from jobs.operations.erase import erase_job_data
 from jobs.operations.jobs import retry_dead_letter
 from tests.support.factories import make_model, make_tenant
-from tests.workflows.schedules.conftest import SUBMIT, Stage, starts, told
+from tests.support.schedules import SUBMIT, Stage, starts, told
 from verification.schedule_laws import check_schedules
 from workflows import operations as workflow_operations
 from workflows.api.schedules import firing_json

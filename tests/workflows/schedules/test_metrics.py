@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.workflows.schedules.conftest import Stage
+from tests.support.schedules import Stage
 from workflows.schedules import operations
 from workflows.schedules.metrics import collect
 from workflows.schedules.models import Schedule

@@ -12,14 +12,14 @@ from dispatcher_project.cli.doctor import examine
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from gpus.models import Server
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
-from tests.dispatcher_project.cli.conftest import World
+from tests.support.queue_world import QueueWorld
 
 
 @dataclass
 class Patient:
     """A well installation that tests make ill. settings: to change them for the test. facts: of Redis."""
 
-    world: World
+    world: QueueWorld
     folder: Path
     settings: pytest.MonkeyPatch
     facts: dict[str, Any] = field(
@@ -70,7 +70,7 @@ class Patient:
 
 
 @pytest.fixture
-def patient(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
+def patient(world: QueueWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
     world.server()
     Server.objects.update(healthy=True, checked_at=world.clock.now())
     write_runs(

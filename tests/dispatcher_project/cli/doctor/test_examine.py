@@ -31,8 +31,9 @@ from jobs.domain.states import JobState
 from jobs.models import Callback, CallbackTry, Job
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting, request_cancel
-from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
+from tests.support.queue_world import world
+from tests.support.terminal import Terminal, terminal
 
 __all__ = ["patient", "terminal", "world"]
 pytestmark = pytest.mark.django_db

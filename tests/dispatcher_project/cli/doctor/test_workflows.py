@@ -10,9 +10,10 @@ import pytest
 from dispatcher_project.cli.doctor import workflows
 from dispatcher_project.cli.doctor.finding import Level
 from jobs.models import EndNotice
-from tests.dispatcher_project.cli.conftest import terminal, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
 from tests.support.factories import make_model, make_tenant
+from tests.support.queue_world import world
+from tests.support.terminal import terminal
 from workflows import operations
 from workflows.execution.advancer import Advancer
 from workflows.models import Run

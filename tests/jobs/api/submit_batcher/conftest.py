@@ -8,16 +8,15 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connections
 
-from tests.jobs.api.conftest import World, make_model
+from tests.jobs.api.submit_batcher.site import Site
+from tests.support.api_world import ApiWorld, make_model
 from tests.support.fakes import ManualClock
-
-from .site import Site
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def ground(world: World) -> Iterator[None]:
+def ground(world: ApiWorld) -> Iterator[None]:
     """Close the database connections of all threads."""
     kept, connections.settings["default"]["CONN_MAX_AGE"] = connections.settings["default"]["CONN_MAX_AGE"], 0
     world.clock = ManualClock(NOW)

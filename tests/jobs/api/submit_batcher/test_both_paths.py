@@ -10,11 +10,10 @@ import pytest
 
 from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.operations.tenants import create_key
-from tests.jobs.api.conftest import Account, World, account
-from tests.jobs.api.test_limits import limit
+from tests.jobs.api.submit_batcher.site import JOB, Ask, Site, job, with_headers
+from tests.support.api_world import Account, ApiWorld, account
 from tests.support.fake_leases import FakeLeases
-
-from .site import JOB, Ask, Site, job, with_headers
+from tests.support.limits import limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,7 +98,7 @@ UNUSUAL = {
 _OF_INTEREST = ("request_started", "request_finished", "job_submitted")
 
 
-def begin_anew(world: World) -> None:
+def begin_anew(world: ApiWorld) -> None:
     Job.objects.all().delete()
     world.leases = FakeLeases()
     world.limit_caches.clear()
@@ -119,7 +118,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", [*USUAL, *UNUSUAL])
 def test_both_paths_respond_alike(
-    acme: Account, world: World, both: tuple[Site, Site], caplog: pytest.LogCaptureFixture, name: str
+    acme: Account, world: ApiWorld, both: tuple[Site, Site], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     caplog.set_level(logging.INFO)
     ask = (USUAL | UNUSUAL)[name]
@@ -156,7 +155,7 @@ def test_a_key_that_comes_twice_is_refused(
     (["submit"], None), (["submit", "read"], ["zimg"]), (["submit"], ["full"]), (["read"], None),
 ])  # fmt: skip
 def test_both_paths_check_the_keys_scopes(
-    world: World, both: tuple[Site, Site], kind: Any, scopes: Any, models: Any
+    world: ApiWorld, both: tuple[Site, Site], kind: Any, scopes: Any, models: Any
 ) -> None:
     _, key = create_key(account("acme").tenant, kind, scopes=scopes, allowed_models=models)
     found = []
@@ -168,7 +167,7 @@ def test_both_paths_check_the_keys_scopes(
 
 
 def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
-    acme: Account, world: World, both: tuple[Site, Site]
+    acme: Account, world: ApiWorld, both: tuple[Site, Site]
 ) -> None:
     asks = [
         with_headers(idempotency_key="a"), with_headers(idempotency_key="a"),
@@ -191,7 +190,7 @@ def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
     {"daily_gpu_seconds": 0.0}, {"allowed_models": ["full"]}, {"submits_per_second": 0.5},
 ], ids=str)  # fmt: skip
 def test_both_paths_enforce_the_limits_of_a_tenant(
-    acme: Account, world: World, both: tuple[Site, Site], values: dict[str, Any]
+    acme: Account, world: ApiWorld, both: tuple[Site, Site], values: dict[str, Any]
 ) -> None:
     found = []
     for site in both:
@@ -203,7 +202,7 @@ def test_both_paths_enforce_the_limits_of_a_tenant(
 
 
 def test_without_redis_both_paths_accept_submits(
-    acme: Account, world: World, both: tuple[Site, Site]
+    acme: Account, world: ApiWorld, both: tuple[Site, Site]
 ) -> None:
     limit(acme, submits_per_second=1.0)
     found = []

@@ -19,10 +19,9 @@ from jobs.models import IdempotencyKey, Job
 from jobs.submission import submit as submission
 from jobs.submission.request import Submit, SubmitRequest, checked_unless_replay, fingerprint
 from jobs.submission.submit import submit_job
-from tests.jobs.api.conftest import Account, DoorTime, World
-from tests.jobs.api.test_limits import limit
-
-from .site import JOB, Site, job, with_headers
+from tests.jobs.api.submit_batcher.site import JOB, Site, job, with_headers
+from tests.support.api_world import Account, ApiWorld, DoorTime
+from tests.support.limits import limit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 KEYED = with_headers(idempotency_key="a")
@@ -33,7 +32,7 @@ def statuses(told: Any) -> list[int]:
 
 
 def test_a_key_used_meanwhile_does_not_fail_other_submits(
-    acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
     submit_job(
@@ -120,7 +119,7 @@ def test_an_error_after_the_commit_does_not_repeat_the_group(
 
 
 def test_tickets_refused_by_redis_are_pushed_later(
-    acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[str] = []
     monkeypatch.setattr(

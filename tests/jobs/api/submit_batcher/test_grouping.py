@@ -9,16 +9,15 @@ import pytest
 
 from dispatcher_project.web.submit_batcher import MAX_GROUP
 from jobs.models import Job, JobTag
-from tests.jobs.api.conftest import Account, World
-from tests.jobs.api.test_limits import limit
-
-from .site import JOB, Ask, Site, job, with_headers
+from tests.jobs.api.submit_batcher.site import JOB, Ask, Site, job, with_headers
+from tests.support.api_world import Account, ApiWorld
+from tests.support.limits import limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.database
-def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Site, world: World) -> None:
+def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Site, world: ApiWorld) -> None:
     responses = batcher.ask(acme.key, *(job(payload={"n": n}, tags=[f"t{n}"]) for n in range(MAX_GROUP + 10)))
     assert {one.status for one in responses} == {202}
     assert batcher.viewed == 0
@@ -60,7 +59,7 @@ def test_a_limit_counts_all_submits_of_the_group(acme: Account, other: Account, 
     assert Job.objects.count() == 13
 
 
-def test_a_group_takes_one_token_per_submit(acme: Account, batcher: Site, world: World) -> None:
+def test_a_group_takes_one_token_per_submit(acme: Account, batcher: Site, world: ApiWorld) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=5)
     assert world.leases.tokens == {}
     responses = batcher.ask(acme.key, *[job()] * 8)
@@ -73,7 +72,7 @@ def test_a_group_takes_one_token_per_submit(acme: Account, batcher: Site, world:
 
 
 def test_tokens_for_the_whole_group_are_taken_in_one_call(
-    acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=2.0, submit_burst=5)
     calls, take = [], world.leases.take_tokens
@@ -90,7 +89,7 @@ def test_tokens_for_the_whole_group_are_taken_in_one_call(
     assert calls == [3]
 
 
-def test_a_scheduled_and_a_queued_job_share_a_group(acme: Account, batcher: Site, world: World) -> None:
+def test_a_scheduled_and_a_queued_job_share_a_group(acme: Account, batcher: Site, world: ApiWorld) -> None:
     responses = batcher.ask(acme.key, job(), job(run_at="2026-03-05T00:00:00Z"), job())
     assert [one.json()["status"] for one in responses] == ["queued", "scheduled", "queued"]
     assert len(world.leases.line) == 2

@@ -1,0 +1,16 @@
+"""The rules of a pool, as its index has them."""
+
+from __future__ import annotations
+
+from tests.support.queue_world import QueueWorld
+
+READ_RULES = """
+local weight, band, cap = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
+return {tostring(weight), band, cap or -1}
+"""
+
+
+def rules_told(world: QueueWorld, tenant: int = 0) -> tuple[float, int, int | None]:
+    name = str(tenant or world.tenant.pk)
+    weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", name)
+    return float(weight), band, None if most == -1 else most

@@ -1,0 +1,22 @@
+"""Rollups in one step."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Max
+
+from jobs.models import Event
+from jobs.sweeps.rollups import EventHorizon, RollupsSweep
+from tests.support.fakes import START, ManualClock, make_ports
+
+
+class AtOnce(EventHorizon):
+    """Horizon for tests with sequential transactions; concurrent ones are tested below."""
+
+    def advance(self) -> int:
+        return Event.objects.aggregate(last=Max("id"))["last"] or 0
+
+
+def sweep(at: datetime = START) -> int:
+    return RollupsSweep(AtOnce())(make_ports(clock=ManualClock(at))).looked
