@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-MAX_CHARACTERS = 1_000
 FUNCTIONS = frozenset(
     [
         *("abs", "avg", "ceil", "contains", "ends_with", "floor", "keys", "length", "max", "min", "not_null"),
@@ -64,8 +63,6 @@ class Reference:
     ) -> None:
         """names: with which the expression begins; empty for parts of `each`. sources: the workflows and maps
         that the names belong to. fields: those that there are, if known."""
-        if len(text) > MAX_CHARACTERS:
-            refuse(f"a reference may have up to {MAX_CHARACTERS} characters, not {len(text)}")
         self._text, self._names, self._sources, self._kind, self._fields = text, names, sources, kind, fields
 
     def _with(self, text: str, kind: str) -> Reference:

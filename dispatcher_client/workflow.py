@@ -28,7 +28,6 @@ _TYPES: dict[Any, str] = {
     dict: "object",
 }
 _DATA_KEYS = frozenset({"$artifact"})
-_MAX_PARALLEL = 10_000
 
 
 class NodeOptions(TypedDict, total=False):
@@ -203,8 +202,8 @@ class Workflow(_Nodes):
         number or a share of all."""
         if (over is None) == (count is None):
             refuse("a map has either over or count")
-        if max_parallel is not None and not 1 <= max_parallel <= _MAX_PARALLEL:
-            refuse(f"max_parallel is 1 to {_MAX_PARALLEL}, not {max_parallel}")
+        if max_parallel is not None and max_parallel < 1:
+            refuse(f"max_parallel is at least 1, not {max_parallel}")
         if fail_at is not None and not (0 < fail_at < 1 or (fail_at >= 1 and float(fail_at).is_integer())):
             refuse("fail_at is a whole number from 1, or a share between 0 and 1")
         given = {"over": over, "count": count, "max_parallel": max_parallel, "fail_at": fail_at}

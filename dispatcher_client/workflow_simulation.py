@@ -13,6 +13,16 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
 
+from .workflow_values import (
+    BadValue,
+    check_choices,
+    check_items,
+    check_payload,
+    check_timer,
+    child_count,
+    same_value,
+)
+
 Fake = Callable[[Any], Any]
 Scope = dict[str, Any]
 COMPLETED, FAILED, SKIPPED, CANCELLED = "completed", "failed", "skipped", "cancelled"
@@ -67,9 +77,11 @@ def simulate(
     ``running: cancel`` those after the first failure are cancelled. files: JSON lines by the id of their
     artifact, for maps over them.
     Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake, or an
-    artifact without a file; ValueError for inputs that lack a required one, and for an answer that is none of
-    the choices: the dispatcher refuses both.
+    artifact without a file; ValueError for what the dispatcher refuses: a node whose values would always fail
+    it, inputs that lack a required one, and an answer that is none of the choices.
     """
+    for key, node in definition["nodes"].items():
+        _check_literals(f"/nodes/{key}", node)
     required = (definition.get("inputs") or {}).get("required") or ()
     given = inputs if isinstance(inputs, dict) else {}
     if missing := [name for name in required if name not in given]:
@@ -85,17 +97,20 @@ class _Simulation:
     files: Mapping[str, str]
     ends: dict[str, SimulatedNode] = field(default_factory=dict)
     calls: list[tuple[str, Any]] = field(default_factory=list)
+    first_failed: str = ""
+    """For which the others are cancelled."""
 
     def run(self) -> SimulatedRun:
         on_failure = self.definition.get("on_failure") or {}
         handler = on_failure.get("node")
-        keys = [key for key in self.definition["nodes"] if key != handler]
-        for key in keys:
-            self.end_of(key)
-        failed, output = self.first_failures(keys), None
+        for key in self.definition["nodes"]:
+            if key != handler:
+                self.end_of(key)
+        failures, output = self.failures(), None
         error: dict[str, Any] | None = None
-        if failed:
-            error = {"node": failed[0], "code": "node_failed", "message": self.reason(failed)}
+        if failures:
+            failed = self.first_failed or self.cause(failures[0])
+            error = {"node": failed, "code": "node_failed", "message": self.reason(failed, failures)}
         else:
             try:
                 output = self.resolve(self.definition.get("output"), self.scope(), ("output",))
@@ -109,14 +124,15 @@ class _Simulation:
             self.ends[handler] = self.started(handler, {**self.scope(), "error": error})
         return SimulatedRun(FAILED, None, self.ends, error["node"], tuple(self.calls), error)
 
-    def first_failures(self, keys: list[str]) -> list[str]:
+    def failures(self) -> list[str]:
         """Return the nodes whose failure fails the run: those that failed or never started, unless all nodes
         that need them run in spite of that. Failed ones come before those that never started, each after the
         nodes that it needs."""
+        keys = self.in_order()
         needing = {key: [other for other in keys if key in self.needs(other)] for key in keys}
         guilty = [
             key
-            for key in TopologicalSorter({key: sorted(self.needs(key)) for key in keys}).static_order()
+            for key in keys
             if key in self.ends
             and self.ends[key].state in (FAILED, CANCELLED)
             and not (
@@ -125,13 +141,21 @@ class _Simulation:
         ]
         return sorted(guilty, key=lambda key: self.ends[key].state == CANCELLED)
 
-    def reason(self, failed: list[str]) -> str:
-        """Return the message of a run that these nodes fail."""
-        first = self.ends[failed[0]]
+    def cause(self, key: str) -> str:
+        """Return the node that failed, for a node that did not start because of it."""
+        while self.ends[key].state == CANCELLED:
+            bad = [need for need in self.in_order() if need in self.needs(key)]
+            bad = [need for need in bad if self.ends[need].state in (FAILED, CANCELLED)]
+            key = min(bad, key=lambda need: self.ends[need].state == CANCELLED)
+        return key
+
+    def reason(self, failed: str, failures: list[str]) -> str:
+        """Return the message of a run that this node fails, the first of these failures or before it."""
+        first = self.ends[failed]
         why = ": ".join(filter(None, [first.code, " ".join(first.error.split())]))
         why = why if len(why) <= MAX_REASON else f"{why[: MAX_REASON - 1]}…"
-        found = f"{failed[0]} failed: {why}" if why else f"{failed[0]} failed"
-        more = [key for key in failed[1:] if self.ends[key].state == FAILED]
+        found = f"{failed} failed: {why}" if why else f"{failed} failed"
+        more = [key for key in failures if key != failed and self.ends[key].state == FAILED]
         if more:
             found += f" ({len(more)} more {'node' if len(more) == 1 else 'nodes'} failed)"
         return found
@@ -162,9 +186,17 @@ class _Simulation:
         on_failure = self.definition.get("on_failure") or {}
         if on_failure.get("running") != "cancel":
             return None
-        keys = [key for key in self.definition["nodes"] if key != on_failure.get("node")]
-        failed = self.first_failures(keys)
-        return SimulatedNode(CANCELLED, error=f"{failed[0]} failed", code="run_failed") if failed else None
+        if not self.first_failed and (failures := self.failures()):
+            self.first_failed = self.cause(failures[0])
+        if not self.first_failed:
+            return None
+        return SimulatedNode(CANCELLED, error=f"{self.first_failed} failed", code="run_failed")
+
+    def in_order(self) -> list[str]:
+        """Return the nodes, each after those that it needs, without that of `on_failure`."""
+        handler = (self.definition.get("on_failure") or {}).get("node")
+        needs = {key: sorted(self.needs(key)) for key in self.definition["nodes"] if key != handler}
+        return list(TopologicalSorter(needs).static_order())
 
     def unmet(self, key: str, needed: Mapping[str, str]) -> SimulatedNode | None:
         """Return the end of a node that its rule keeps from running. needed: the states of what it needs."""
@@ -197,19 +229,15 @@ class _Simulation:
             return SimulatedNode(COMPLETED, self.called(key, node, scope))
         except _Unresolved as error:
             return SimulatedNode(FAILED, error=error.with_place(), code=error.code)
-        except Failure as failure:
+        except (Failure, BadValue) as failure:
             return SimulatedNode(FAILED, error=str(failure), code=_code_of(failure, node))
 
     def mapped(self, key: str, node: Mapping[str, Any], scope: Scope) -> SimulatedNode:
         if "count" in node["map"]:
-            wanted = "a number of children"
-            count = self.resolve(node["map"]["count"], scope, ("map", "count"))
-            items = list(range(count)) if type(count) is int and count >= 0 else None
+            items = list(range(child_count(self.resolve(node["map"]["count"], scope, ("map", "count")))))
         else:
-            wanted = "a list, or an artifact of JSON lines"
             items = self.items(self.resolve(node["map"]["over"], scope, ("map", "over")))
-        if not isinstance(items, list):
-            return SimulatedNode(FAILED, error=f"the map needs {wanted}", code="not_a_list")
+            check_items(items)
         named: list[Scope] = [{"index": index} for index in range(len(items))]
         if "count" not in node["map"]:
             named = [{"item": item, "index": index} for index, item in enumerate(items)]
@@ -219,9 +247,9 @@ class _Simulation:
         for names in named:
             try:
                 outputs.append(self.called(key, node, {**scope, **names}))
-            except (_Unresolved, Failure) as error:
+            except (_Unresolved, Failure, BadValue) as error:
                 failed += 1
-                code = error.code if isinstance(error, _Unresolved) else _code_of(error, node)
+                code = _code_of(error, node)
                 why = ": ".join(filter(None, [code, str(error)]))
                 if why and failed == 1:
                     first = f"; {key}[{names['index']}] failed: {why}"
@@ -249,16 +277,18 @@ class _Simulation:
     def called(self, key: str, node: Mapping[str, Any], scope: Scope) -> Any:
         """Return the output of a fake."""
         if "timer" in node:
-            self.resolve(node["timer"], scope, ())
+            check_timer(self.resolve(node["timer"], scope, ()))
             return None
         if "model" in node:
             asked = self.resolve(node.get("payload", {}), scope, ("payload",))
+            check_payload(asked)
         elif "workflow" in node:
             asked = self.resolve(node.get("inputs", {}), scope, ("inputs",))
         else:
             asked = dict(node.get("human") or node["signal"])
             if "choose_from" in asked:
                 asked["choose_from"] = self.resolve(asked["choose_from"], scope, ("choose_from",))
+                check_choices(asked["choose_from"])
         names = [key, node.get("model", ""), node.get("workflow", "")]
         fake = next((self.fakes[name] for name in names if name in self.fakes), None)
         if fake is None:
@@ -266,7 +296,7 @@ class _Simulation:
         self.calls.append((key, asked))
         answer = fake(asked)
         choices = asked.get("choose_from") if "human" in node else None
-        if isinstance(choices, list) and answer not in choices:
+        if choices is not None and not any(same_value(answer, choice) for choice in choices):
             raise ValueError(f"the fake of {key} answers {answer!r}, which is none of the choices {choices}")
         return answer
 
@@ -300,7 +330,49 @@ class _Unresolved(Exception):
         return f"{self.place}: {self}"
 
 
-def _code_of(failure: Failure, node: Mapping[str, Any]) -> str:
+def _check_literals(place: str, node: Mapping[str, Any]) -> None:
+    """Check the parts of a node that have no references. Raises ValueError."""
+    parts: list[tuple[str, Any, Callable[[Any], object]]] = []
+    if "model" in node:
+        parts.append(("payload", node.get("payload", {}), check_payload))
+    if "timer" in node:
+        parts.append(("timer", node["timer"], check_timer))
+    repeated = node.get("map") or {}
+    if "count" in repeated:
+        parts.append(("map/count", repeated["count"], child_count))
+    if "over" in repeated:
+        parts.append(("map/over", repeated["over"], _check_over))
+    human = node.get("human") or {}
+    if "choose_from" in human:
+        parts.append(("human/choose_from", human["choose_from"], check_choices))
+    literal = _Simulation({}, None, {}, {})
+    for part, template, check in parts:
+        if _has_references(template):
+            continue
+        try:
+            value = literal.resolve(template, {}, ())
+            check(value)
+        except BadValue as error:
+            raise ValueError(f"{place}/{part}: {error.code}: {error}") from None
+        default = human.get("default") if check is check_choices else None
+        if default is not None and not any(same_value(default, choice) for choice in value):
+            raise ValueError(f"{place}/human/default is none of the choices")
+
+
+def _check_over(value: Any) -> None:
+    if not isinstance(value, dict) or value.keys() != {"$artifact"}:
+        check_items(value)
+
+
+def _has_references(template: Any) -> bool:
+    if isinstance(template, list):
+        return any(map(_has_references, template))
+    if not isinstance(template, dict) or "$literal" in template:
+        return False
+    return "$ref" in template or any(map(_has_references, template.values()))
+
+
+def _code_of(failure: Failure | BadValue | _Unresolved, node: Mapping[str, Any]) -> str:
     """Return the code with which the dispatcher fails a node."""
     if failure.code is not None:
         return failure.code

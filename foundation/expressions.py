@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,6 @@ from jmespath.parser import ParsedResult, Parser
 
 from foundation.metered_search import Meter, MeteredInterpreter
 
-MAX_CHARACTERS, MAX_NODES, MAX_DEPTH = 1_000, 100, 30
 _EXAMPLE = "a path looks like images[0].url"
 _SHOWN = 40
 """Characters of an expression in a message."""
@@ -90,6 +89,29 @@ _ON_THE_LEFT = frozenset(
 Node = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class ExpressionLimits:
+    """Limits of an expression's text and of its parsed parts. settings: of which setting each limit is: the
+    beginning of their names, for messages; empty: of none."""
+
+    characters: int = 1_000
+    parts: int = 100
+    depth: int = 30
+    settings: str = ""
+
+    def refusal(self, what: str, name: str) -> ExpressionRefused:
+        setting = f" ({self.settings}_{name.upper()})" if self.settings else ""
+        return ExpressionRefused(f"an expression may {what.format(getattr(self, name))}{setting}")
+
+    def too_deep(self) -> ExpressionRefused:
+        return self.refusal("be nested up to {} levels deep", "depth")
+
+
+DEFAULT_LIMITS = ExpressionLimits()
+NO_LIMITS = ExpressionLimits(sys.maxsize, sys.maxsize, sys.maxsize)
+"""Of an expression that was accepted before: the limits may have been others then."""
+
+
 class ExpressionRefused(ValueError):
     """The text is not an expression of the subset; the message says why."""
 
@@ -105,14 +127,21 @@ class Expression:
     names: fields that it reads from the root of its input, such as ``{"fetch"}`` for ``fetch.images[0]``.
     reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do. is_path: it is a path such
     as ``a.b[0]``, which visits no values. adds: True if its result may have a number that is larger than all
-    of the input."""
+    of the input. parts, depth: number of its parsed parts, and their nesting."""
 
     text: str
     names: frozenset[str]
     reads_root: bool
     is_path: bool
     adds: bool
+    parts: int
+    depth: int
     _parsed: ParsedResult
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is a single name, such as ``fetch``."""
+        return bool(self.tree["type"] == "field")
 
     @property
     def tree(self) -> Node:
@@ -138,18 +167,29 @@ class Expression:
         return found
 
 
-@lru_cache(maxsize=4096)
-def expression(text: str) -> Expression:
+def expression(text: str, limits: ExpressionLimits = DEFAULT_LIMITS) -> Expression:
     """Check and compile an expression. Raises ExpressionRefused."""
-    if len(text) > MAX_CHARACTERS:
-        raise ExpressionRefused(f"an expression may have up to {MAX_CHARACTERS} characters")
+    if len(text) > limits.characters:
+        raise limits.refusal("have up to {} characters", "characters")
+    try:
+        found = _compiled(text)
+    except RecursionError:
+        raise limits.too_deep() from None
+    if found.parts > limits.parts:
+        raise limits.refusal("have up to {} parts", "parts")
+    if found.depth > limits.depth:
+        raise limits.too_deep()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> Expression:
+    """Compile an expression of any size. Raises ExpressionRefused, RecursionError."""
     try:
         parsed = Parser().parse(text)
-        is_path, functions = _check(parsed.parsed)
+        checked = _check(parsed.parsed)
     except JMESPathError as error:
         raise ExpressionRefused(_why(text, error)) from None
-    except RecursionError:
-        raise _too_deep() from None
     except (
         ValueError,
         AttributeError,
@@ -159,8 +199,16 @@ def expression(text: str) -> Expression:
             raise
         raise ExpressionRefused("not an expression of JMESPath") from None
     found = list(_read_from_root(parsed.parsed))
-    names = frozenset(name for name in found if name is not None)
-    return Expression(text, names, None in found, is_path, not functions.isdisjoint(_ADDING), parsed)
+    return Expression(
+        text,
+        frozenset(name for name in found if name is not None),
+        reads_root=None in found,
+        is_path=checked.is_path,
+        adds=not checked.functions.isdisjoint(_ADDING),
+        parts=checked.parts,
+        depth=checked.depth,
+        _parsed=parsed,
+    )
 
 
 def _why(text: str, error: JMESPathError) -> str:
@@ -183,10 +231,6 @@ def is_true(value: Any) -> bool:
     return not (value is None or value is False or value in ("", [], {}))
 
 
-def _too_deep() -> ExpressionRefused:
-    return ExpressionRefused(f"an expression may be nested up to {MAX_DEPTH} levels deep")
-
-
 def _are_numbers_of_json(found: Any, meter: Meter) -> bool:
     """Return True if each number in a result is one that a JSON text may have (`foundation.json_text`).
     Raises OutOfSteps."""
@@ -203,28 +247,33 @@ def _are_numbers_of_json(found: Any, meter: Meter) -> bool:
     return True
 
 
-def _check(root: Node) -> tuple[bool, set[str]]:
-    """Check each node of a parsed expression, without recursion; return whether it is a path, and the
-    functions that it calls."""
-    count, open_nodes, is_path = 0, [(root, 1)], True
-    functions = set[str]()
+@dataclass(slots=True)
+class _Checked:
+    """What a parsed expression has. functions: that it calls."""
+
+    is_path: bool = True
+    parts: int = 0
+    depth: int = 0
+    functions: set[str] = field(default_factory=set)
+
+
+def _check(root: Node) -> _Checked:
+    """Check each node of a parsed expression, without recursion."""
+    found, open_nodes = _Checked(), [(root, 1)]
     while open_nodes:
         node, depth = open_nodes.pop()
-        count += 1
-        if count > MAX_NODES:
-            raise ExpressionRefused(f"an expression may have up to {MAX_NODES} parts")
-        if depth > MAX_DEPTH:
-            raise _too_deep()
+        found.parts += 1
+        found.depth = max(found.depth, depth)
         kind = node["type"]
         if kind not in _SELECTING:
             raise ExpressionRefused(f"{_REFUSED.get(kind, kind)} is not supported")
         _CHECKS.get(kind, _accept)(node)
-        is_path = is_path and kind in _IN_PATHS
+        found.is_path = found.is_path and kind in _IN_PATHS
         if kind == "function_expression":
-            functions.add(node["value"])
+            found.functions.add(node["value"])
         if kind != "slice":
             open_nodes += ((child, depth + 1) for child in node["children"])
-    return is_path, functions
+    return found
 
 
 def _wrong_type(error: JMESPathTypeError) -> str:

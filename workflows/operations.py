@@ -19,15 +19,14 @@ from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
 from foundation.http_api.problems import FieldError, validation_problem
 from foundation.json_text import canonical_json, same_value
-from foundation.stored_schema import document_of
 from gpus.registry.audit import record
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import IdempotencyConflict
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
 from jobs.models import ApiKey, EndNotice
 from jobs.ports import Ports
-from jobs.submission.request import Allowed
-from workflows.definition.read import Limits, read_definition
+from workflows.definition.limits import definition_limits
+from workflows.definition.read import read_definition
 from workflows.domain.advance import nodes_to_restart
 from workflows.domain.errors import (
     AnswerInvalid,
@@ -46,10 +45,12 @@ from workflows.domain.errors import (
 )
 from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
+from workflows.domain.template import is_known, literal_of
 from workflows.execution.cancelling import cancel_retried, cancel_sub_runs, may_be_cancelled
 from workflows.execution.model_access import KeyModels, refuse_models, stored_models
 from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
+from workflows.execution.outside import OutsideOfTenant
 from workflows.execution.recursion import refuse_recursion
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import size_of_answer, write_ends
@@ -138,17 +139,22 @@ def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> P
     return plan
 
 
-def not_stored(tenant_id: int, plan: Plan) -> dict[str, str]:
-    """Return the sub-workflows of a definition that the tenant has not stored, as texts by JSON pointer. It
-    may store them later: a run whose node comes to one before fails."""
+def doubts(tenant_id: int, plan: Plan, *, ports: Ports) -> dict[str, str]:
+    """Return what would fail if a definition ran now, as texts by JSON pointer: sub-workflows that the tenant
+    has not stored, and inputs that the newest version refuses. The tenant may store others before."""
     found: dict[str, str] = {}
-    for node in (*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else [])):
+    outside = OutsideOfTenant(tenant_id, ports)
+    for node in plan.all_nodes:
         if node.kind is not NodeKind.WORKFLOW:
             continue
         name, number = node.options["workflow"], node.options.get("version")
+        inputs = literal_of(node.settings["inputs"])
         if find_version(tenant_id, name, number) is None:
             what = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
             found[pointer_to("nodes", node.key, "workflow")] = f"there is no {what} yet"
+        elif is_known(inputs) and (refused := outside.refusal_of_inputs(name, number, inputs)) is not None:
+            place = pointer_to("nodes", node.key) + (refused.pointer or "")
+            found[place] = f"the newest version of {name} refuses this: {refused}"
     return found
 
 
@@ -157,30 +163,14 @@ def unknown_keys(tenant_id: int, plan: Plan) -> dict[str, str]:
     known = set(ApiKey.objects.filter(tenant_id=tenant_id, revoked=False).values_list("name", flat=True))
     return {
         pointer_to("nodes", node.key, "human", "answer_by", place): f"the tenant has no API key named {name}"
-        for node in (*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else []))
+        for node in plan.all_nodes
         for place, name in enumerate(node.options.get("answer_by", ()))
         if name not in known
     }
 
 
-def definition_limits() -> Limits:
-    """Return the limits of definitions that are stored from now on."""
-    return Limits(settings.DISPATCHER.workflow_bytes, settings.DISPATCHER.workflow_nodes)
-
-
 def _read(tenant_id: int, spec: Any, ports: Ports) -> Plan:
-    allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
-
-    def result_schema(model: str) -> Any:
-        found = ports.registry.model_spec(model)
-        return document_of(None if found is None else found.result_schema)
-
-    return read_definition(
-        spec,
-        limits=definition_limits(),
-        has_model=lambda model: ports.registry.model_spec(model) is not None and allowed.covers(model),
-        result_schema=result_schema,
-    )
+    return read_definition(spec, limits=definition_limits(), outside=OutsideOfTenant(tenant_id, ports))
 
 
 def _make(tenant_id: int, name: str) -> None:

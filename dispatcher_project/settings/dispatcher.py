@@ -57,15 +57,33 @@ class DispatcherSettings:
     """Most definitions of a tenant's inline runs; each is kept as long as one of its runs."""
     workflow_nodes: int = 1_000
     """Most nodes in a definition."""
+    workflow_text_characters: int = 1_000
+    """Most characters of the description of a workflow, and of the title of a question."""
+    workflow_expression_characters: int = 1_000
+    """Longest expression in a definition: a `$ref` or a `when`."""
+    workflow_expression_parts: int = 100
+    """Most parts of an expression: names, indices, comparisons and function calls."""
+    workflow_expression_depth: int = 30
+    """Deepest nesting of the parts of an expression, at most 100."""
     workflow_map_items: int = 100_000
     """Most items of a map."""
+    workflow_max_parallel: int = 10_000
+    """Largest `max_parallel` of a map."""
+    workflow_choices: int = 10_000
+    """Most choices of a question; with more its node fails with `too_many_choices`."""
+    workflow_answer_keys: int = 100
+    """Most API keys that a question names in `answer_by`."""
+    workflow_wait_seconds: float = 31_622_400.0
+    """Longest `expires_seconds` of a question or signal, and `seconds` of a timer; at most 100 years."""
+    workflow_cache_seconds: float = 31_622_400.0
+    """Longest `ttl_seconds` of a cached result."""
     workflow_line_bytes: int = 64 * 1024
     """Longest line of an artifact of JSON lines that is the list of a map; the map fails with `bad_line`."""
     workflow_input_bytes: int = 256 * 1024
     """Largest inputs of a run, as JSON."""
     workflow_value_bytes: int = 16 * 1024 * 1024
-    """Largest value that the references of a node resolve to, output of a map, and output of a run, as JSON;
-    the node or run fails with `value_too_large`."""
+    """Largest value that the references of a node resolve to, and output of a run, as JSON; the node or run
+    fails with `value_too_large`. A larger output of a map is an artifact."""
     workflow_search_steps: int = 10_000_000
     """Most steps of the references of a node. A step is one visit of a part of an expression, weighted by its
     kind, or as much work of a function; 10 million take half a second of CPU time, at most one. Plain paths
@@ -421,6 +439,10 @@ MAX_WORKFLOW_DEPTH = 8
 """Of `workflows.models`: the database refuses deeper runs."""
 MAX_WORKFLOW_NODES = 1_000
 """Of `workflows.definition.body`: each step of a run reads the states of all its nodes."""
+MAX_EXPRESSION_DEPTH = 100
+"""Searches recurse, and so do the parser and the checks."""
+MAX_WAIT_SECONDS = 36_525 * 86_400.0
+"""So that every due time is a valid date."""
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _TAKEN = ("api", "livez", "metrics", "readyz", "static", "store")
 _ADMIN_RULE = f"must be letters, digits, - and _ (/ between them), and not begin with {', '.join(_TAKEN)}"
@@ -480,6 +502,8 @@ _RANGES = {
     "telemetry_hours": (0, MAX_TELEMETRY_HOURS, f"is at most {MAX_TELEMETRY_HOURS:g} (a week)"),
     "workflow_depth": (1, MAX_WORKFLOW_DEPTH, f"is 1 to {MAX_WORKFLOW_DEPTH}"),
     "workflow_nodes": (0, MAX_WORKFLOW_NODES, f"is at most {MAX_WORKFLOW_NODES}"),
+    "workflow_expression_depth": (1, MAX_EXPRESSION_DEPTH, f"is 1 to {MAX_EXPRESSION_DEPTH}"),
+    "workflow_wait_seconds": (0, MAX_WAIT_SECONDS, f"is at most {MAX_WAIT_SECONDS:.0f} (100 years)"),
     "log_line_chars": (20, MAX_LINE_CHARS, f"must be 20 to {MAX_LINE_CHARS}"),
 }
 """Lowest and highest value, and the rule in words."""

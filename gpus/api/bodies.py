@@ -21,7 +21,7 @@ from django.db import models
 from pydantic import ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
-from foundation.expressions import MAX_CHARACTERS
+from foundation.expressions import DEFAULT_LIMITS
 from foundation.http_api.json_body import (
     OMITTED,
     Body,
@@ -65,7 +65,8 @@ _TYPES: Mapping[type[models.Field[Any, Any]], Any] = {
 }
 """Types by class of the model field. JSON fields of options are JSON Schemas, but for `_PATHS`."""
 _PATHS = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]], Field(max_length=MAX_PLACES)
+    list[Annotated[str, Field(min_length=1, max_length=DEFAULT_LIMITS.characters)]],
+    Field(max_length=MAX_PLACES),
 ]
 _LIMITS: Mapping[type[BaseValidator], str] = {
     MinValueValidator: "ge",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -376,20 +376,8 @@ def _checked(
         if spec is None:
             raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
         check_times(request, spec, now)
-        if request.body.max_retries is not None and request.body.max_retries > spec.max_retries:
-            raise TooManyRetries(
-                f"The model's jobs are tried again {spec.max_retries} times at most; a job can lower that.",
-                pointer="/max_retries",
-            )
-        limit = settings.DISPATCHER.max_payload_bytes
-        text = json.dumps(request.body.payload, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) > limit:
-            raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
-        files = None
-        if request.files.uploaded is not None or (spec.payload_schema and has_files(spec.payload_schema)):
-            files = PayloadFiles(request.body.payload, spec.payload_schema, request.files)
-        shown = request.body.payload if files is None else files.for_check()
-        check_payload(spec.payload_schema, shown, text, may.checks, ports.schema_processes)
+        _check_retries(request, spec)
+        text, files = _check_content(request, spec, may, ports)
         if request.body.callback_url:
             check_callback_url(request.body.callback_url, refused_origins(ports.registry))
         if files is not None and store_files:
@@ -403,6 +391,59 @@ def _checked(
     except Refused as refused:
         return refused
     return replace(request, artifacts=artifacts) if artifacts else request
+
+
+def _check_retries(request: SubmitRequest, spec: ModelSpec) -> None:
+    if request.body.max_retries is not None and request.body.max_retries > spec.max_retries:
+        raise TooManyRetries(
+            f"The model's jobs are tried again {spec.max_retries} times at most; a job can lower that.",
+            pointer="/max_retries",
+        )
+
+
+def _check_content(
+    request: SubmitRequest, spec: ModelSpec, may: Allowed, ports: Ports
+) -> tuple[bytes, PayloadFiles | None]:
+    """Check the size of a payload, and the payload against its model's schema. Return its JSON, and its
+    files. Raises Refused."""
+    limit = settings.DISPATCHER.max_payload_bytes
+    text = json.dumps(request.body.payload, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > limit:
+        raise PayloadTooLarge(
+            f"The payload may have up to {limit} bytes (DISPATCHER_MAX_PAYLOAD_BYTES).", pointer="/payload"
+        )
+    files = None
+    if request.files.uploaded is not None or (spec.payload_schema and has_files(spec.payload_schema)):
+        files = PayloadFiles(request.body.payload, spec.payload_schema, request.files)
+    shown = request.body.payload if files is None else files.for_check()
+    check_payload(spec.payload_schema, shown, text, may.checks, ports.schema_processes)
+    return text, files
+
+
+def certain_refusal(check: Callable[[], object]) -> Refused | None:
+    """Return the refusal of a check, unless it only says that the check could not be made."""
+    try:
+        check()
+    except Refused as refused:
+        return None if refused.passes or isinstance(refused, PayloadCheckTooLong) else refused
+    return None
+
+
+def certain_refusals(
+    request: SubmitRequest, may: Allowed, now: datetime, ports: Ports, *, has_payload: bool
+) -> Iterator[Refused]:
+    """Yield why jobs like this one will be refused, as their model is now. has_payload: the payload is
+    theirs, too."""
+    spec = ports.registry.model_spec(request.body.model)
+    if spec is None:
+        return
+    checks: list[Callable[[], object]] = [
+        lambda: check_times(request, spec, now),
+        lambda: _check_retries(request, spec),
+    ]
+    if has_payload:
+        checks.append(lambda: _check_content(request, spec, may, ports))
+    yield from filter(None, map(certain_refusal, checks))
 
 
 def check_request(

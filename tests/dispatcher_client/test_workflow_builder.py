@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jmespath
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from dispatcher_client import Workflow, WorkflowError, default, each, flat, fn, literal
 from dispatcher_client.references import Reference
 from dispatcher_client.workflow_simulation import Failure, simulate
+from foundation.http_api.problems import Problem
+from workflows.definition.limits import definition_limits
 from workflows.definition.read import read_definition
 
 
@@ -199,7 +202,7 @@ MISTAKES: list[tuple[Callable[[Workflow, Any], Any], str]] = [
     (lambda wf, a: wf.map(count=2).item, "has an index and no item"),
     (lambda wf, a: wf.map(), "either over or count"),
     (lambda wf, a: wf.map(count=2, fail_at=1.5), "fail_at is a whole number"),
-    (lambda wf, a: wf.map(count=2, max_parallel=0), "max_parallel is 1 to 10000"),
+    (lambda wf, a: wf.map(count=2, max_parallel=0), "max_parallel is at least 1"),
     (lambda wf, a: wf.model("m", x=each.score), "belongs into a filter"),
     (lambda wf, a: a[a.score > 1], "a filter reads only `each`"),
     (lambda wf, a: a[each.score > a.score], "a filter reads only `each`"),
@@ -234,7 +237,6 @@ MISTAKES: list[tuple[Callable[[Workflow, Any], Any], str]] = [
     (lambda wf, a: Workflow("v").definition(), "has no nodes"),
     (lambda wf, a: Workflow("v", inputs={"x": set}), "of a type that JSON has"),
     (lambda wf, a: default(3), "default() takes a reference"),
-    (lambda wf, a: a["x" * 2000], "up to 1000 characters"),
 ]
 
 
@@ -248,6 +250,58 @@ def test_a_mistake_is_named_with_its_line(mistake: Callable[[Workflow, Any], Any
     assert file == "test_workflow_builder.py"
     code = mistake.__code__
     assert int(line) in {number for _, _, number in code.co_lines() if number}
+
+
+BAD_VALUES = [
+    (
+        {"human": {"title": "?", "choose_from": "VALUE"}},
+        "human/choose_from",
+        [[], "red", {"a": 1}, 10_001 * [0]],
+    ),
+    ({"timer": {"seconds": "VALUE"}}, "timer", [-5, True, "5", 1e12, [1]]),
+    ({"timer": {"until": "VALUE"}}, "timer", ["tomorrow", "2026-02-01T12:00:00", 5]),
+    ({"model": "m", "map": {"count": "VALUE"}}, "map/count", [-1, 4.5, True, "4", 100_001, 1e300]),
+    ({"model": "m", "map": {"over": "VALUE"}}, "map/over", [7, "x", {"a": 1}, 100_001 * [0]]),
+    ({"model": "m", "payload": "VALUE"}, "payload", [5, [], "x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("node", "place", "value"),
+    [(node, place, value) for node, place, values in BAD_VALUES for value in values],
+    ids=lambda one: str(one)[:20],
+)
+def test_a_simulation_refuses_the_values_that_the_dispatcher_refuses(
+    node: dict[str, Any], place: str, value: Any
+) -> None:
+    """A literal one at once; one that a reference selects fails its node, with the same code and text."""
+
+    def with_value(found: Any) -> dict[str, Any]:
+        text = json.dumps({"nodes": {"a": node}}).replace('"VALUE"', json.dumps(found))
+        return dict(json.loads(text))
+
+    with pytest.raises(ValueError, match=f"^/nodes/a/{place}: ") as refused:
+        simulate(with_value(value), None, {"m": lambda payload: None})
+    with pytest.raises(Problem) as problem:
+        read_definition(with_value(value), limits=replace(definition_limits(), max_bytes=10**6))
+    (error,) = problem.value.errors
+    assert error.pointer.startswith(f"/nodes/a/{place}")
+    text = f"{error.detail[0].lower()}{error.detail[1:-1]}"
+    assert str(refused.value) == f"/nodes/a/{place}: {error.code}: {text}"
+    run = simulate(with_value({"$ref": "inputs"}), value, {"m": lambda payload: None})
+    assert (run.state, run.nodes["a"].code, run.nodes["a"].error) == ("failed", error.code, text)
+
+
+def test_a_simulation_takes_a_whole_number_as_any_json_client_writes_it() -> None:
+    run = simulate({"nodes": {"a": {"model": "m", "map": {"count": 4.0}}}}, None, {"m": lambda payload: 1})
+    assert run.nodes["a"].output == [1] * 4
+
+
+def test_a_simulation_refuses_a_default_that_is_none_of_the_choices() -> None:
+    wf = Workflow("w")
+    wf.human("?", key="a", choose_from=[1, 2], expires_seconds=1, on_expiry="default", default=True)
+    with pytest.raises(ValueError, match="/nodes/a/human/default is none of the choices"):
+        wf.simulate({"a": lambda asked: 1})
 
 
 def test_data_with_reserved_keys_is_written_as_a_literal() -> None:

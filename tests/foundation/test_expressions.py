@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.expressions import (
-    MAX_CHARACTERS,
+    DEFAULT_LIMITS,
+    NO_LIMITS,
+    ExpressionLimits,
     ExpressionRefused,
     SearchFailed,
     expression,
@@ -82,7 +84,7 @@ def test_the_names_that_an_expression_reads_from_the_root(
         (" || ".join("a" * 60), "parts|deep"),
         ("!" * 40 + "a", "deep"),
         (".".join("a" * 120), "parts"),
-        ("a" * (MAX_CHARACTERS + 1), "characters"),
+        ("a" * (DEFAULT_LIMITS.characters + 1), "characters"),
         ("", "empty"),
         ("a b", "can't be read from character 3 on, 'b'"),
         ("a..b", "can't be read from character 3 on, '.b'"),
@@ -97,6 +99,21 @@ def test_a_text_outside_the_subset_is_refused_with_the_reason(text: str, why: st
     with pytest.raises(ExpressionRefused, match=why) as refused:
         expression(text)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("abcdefghi", "have up to 8 characters (D_CHARACTERS)"),
+        ("a.b.c", "have up to 3 parts (D_PARTS)"),
+        ("!!!!a", "be nested up to 2 levels deep (D_DEPTH)"),
+    ],
+)
+def test_an_expression_over_a_limit_is_refused_by_its_setting(text: str, refusal: str) -> None:
+    with pytest.raises(ExpressionRefused) as refused:
+        expression(text, ExpressionLimits(8, 3 if "." in text else 9, 2, settings="D"))
+    assert str(refused.value) == f"an expression may {refusal}"
+    assert expression(text, NO_LIMITS).text == text
 
 
 def test_a_function_with_an_argument_of_the_wrong_type_fails_with_a_message() -> None:

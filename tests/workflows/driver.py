@@ -41,6 +41,7 @@ class Driver:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     running: list[NodeStart] = field(default_factory=list)
     most_at_once: int = 0
+    first_failed: str = ""
 
     def __post_init__(self) -> None:
         keys = [*self.plan.nodes, *([self.plan.on_failure.key] if self.plan.on_failure else [])]
@@ -64,10 +65,12 @@ class Driver:
                 self.scope(),
                 most_starts=self.most_starts,
                 only_after_ended=only_after_ended,
+                first_failed=self.first_failed,
                 **more,
             )
             only_after_ended = not steps.more
             self.states = steps.states
+            self.first_failed = steps.first_failed or self.first_failed
             self.outputs |= {move.key: move.output for move in steps.moves if move.output is not None}
             self.running += steps.starts
             ended = [NodeMove(key, NodeState.CANCELLED, "cancelled") for key in steps.cancel]

@@ -11,6 +11,7 @@ from dispatcher_client.workflow_simulation import Failure, simulate
 from foundation.ids import new_id
 from jobs.domain.access import TEXTS
 from jobs.models import Callback, Job
+from jobs.operations.jobs import cancel_job
 from tests.workflows.theatre import Theatre, model
 from workflows.api.views import summary_json
 from workflows.domain.states import NodeState, RunState
@@ -49,6 +50,18 @@ def test_of_several_failed_nodes_the_first_is_quoted_and_the_others_are_counted(
     run = failed(theatre, {"ok": model(), "a": bad, "b": model(payload=FAULT), "c": bad})
     assert run.error_message.startswith("a failed: unresolved_ref: /payload/x: ")
     assert run.error_message.endswith(" (2 more nodes failed)")
+
+
+def test_the_error_names_the_node_for_which_the_others_were_cancelled(theatre: Theatre) -> None:
+    """One whose job somebody cancelled: `a` comes first, and is cancelled because of it."""
+    waits = {"signal": {"name": "s"}}
+    slow = model(payload={"seconds": 30})
+    run = theatre.start({"nodes": {"a": waits, "b": slow, "c": waits}, "on_failure": {"running": "cancel"}})
+    theatre.advance(run)
+    cancel_job(Node.objects.get(key="b").job_id or "", ports=theatre.ports)
+    theatre.to_end(run)
+    assert set(run.node_states.values()) == {"cancelled"}
+    assert (run.error_node, run.error_message.split(":")[0]) == ("b", "b failed")
 
 
 def test_a_failed_map_quotes_its_first_failed_item(theatre: Theatre) -> None:

@@ -9,7 +9,8 @@ from pydantic import Field
 from foundation.http_api.json_body import Body, Items, JsonObject, about
 from foundation.ids import ID_LENGTH
 from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
-from workflows.definition.body import MAX_SECONDS, NodeName
+from workflows.definition.body import NodeName
+from workflows.schedules.body import MAX_SECONDS
 
 
 class _Start(Body):

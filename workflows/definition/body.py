@@ -1,4 +1,6 @@
-"""The JSON of a definition, field by field; `workflows.definition.read` checks them against each other."""
+"""The JSON of a definition, field by field; `workflows.definition.read` checks them against each other, and
+`workflows.definition.literals` their values against limits, which may change: so this also reads what was
+stored under others."""
 
 from __future__ import annotations
 
@@ -19,14 +21,11 @@ from foundation.http_api.json_body import (
 from workflows.domain.plan import NeedsRule, RunningOnFailure
 
 NODE_NAME = r"^[a-z_][a-z0-9_]{0,63}$"
-MAX_SECONDS = 366 * 86_400.0
 FAIL, SKIP, DEFAULT = "fail", "skip", "default"
 
 NodeName = Annotated[str, Field(pattern=NODE_NAME)]
-_Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-_Text = Annotated[str, Field(max_length=1_000)]
+_Seconds = Annotated[float, Field(gt=0)]
 _KeyName = Annotated[str, Field(min_length=1, max_length=50)]
-_Expression = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
 class Wait(Body):
@@ -45,13 +44,13 @@ class Wait(Body):
 class Human(Wait):
     """A choice or a form for a person."""
 
-    title: Annotated[_Text, about("The question.")]
+    title: Annotated[str, about("The question.")]
     choose_from: Annotated[Any, about("A list, often a reference: the answer is one of its items.")] = None
     form: Annotated[
         JsonObject | bool | None, about("JSON Schema (2020-12) of the answer, in place of `choose_from`.")
     ] = None
     answer_by: Annotated[
-        Annotated[list[_KeyName], Items(least=1, most=100, unique=True)] | None,
+        Annotated[list[_KeyName], Items(least=1, unique=True)] | None,
         about("Names of the API keys that may answer. Default: all of the tenant. Operators always may."),
     ] = None
 
@@ -81,7 +80,7 @@ class Map(Body):
 
     over: Annotated[Any, about("A list, or a reference to one.")] = None
     count: Annotated[Any, about("In place of `over`: the number of children; `index` counts from 0.")] = None
-    max_parallel: Annotated[Annotated[int, Whole(1, 10_000)] | None, about("Most children at once.")] = None
+    max_parallel: Annotated[Annotated[int, Whole(1)] | None, about("Most children at once.")] = None
     fail_at: Annotated[
         float | int | None,
         about("Failed children with which the node fails: a number, or a share of all below 1. Default 1."),
@@ -112,9 +111,9 @@ class NodeBody(Body):
     timer: Timer | None = None
 
     map: Map | None = None
-    when: Annotated[_Expression | None, about("JMESPath; the node is skipped where it is false.")] = None
+    when: Annotated[str | None, about("JMESPath; the node is skipped where it is false.")] = None
     needs: Annotated[
-        Annotated[list[NodeName], Items(most=1_000, unique=True)] | None,
+        Annotated[list[NodeName], Items(unique=True)] | None,
         about("Nodes that must end first, besides those in references."),
     ] = None
     needs_rule: Annotated[str, choices(NeedsRule)] | None = None
@@ -134,7 +133,7 @@ class Definition(Body):
     """A workflow."""
 
     name: Name | None = None
-    description: _Text | None = None
+    description: str | None = None
     inputs: Annotated[JsonObject | bool | None, about("JSON Schema (2020-12) of a run's inputs.")] = None
     nodes: Annotated[dict[NodeName, NodeBody], Field(min_length=1)]
     output: Annotated[Any, about("The run's output: JSON with references. Default: null.")] = None

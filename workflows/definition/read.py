@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from foundation.expressions import Expression, ExpressionRefused, expression
+from foundation.expressions import NO_LIMITS, Expression, ExpressionLimits, ExpressionRefused, expression
 from foundation.foreign_schema import SchemaRefused, compiled
 from foundation.http_api.json_body import pointer_to, read_body
 from foundation.http_api.problems import FieldError, validation_problem
 from foundation.json_text import canonical_json
 from workflows.definition.body import DEFAULT, Definition, Human, NodeBody, Signal, Wait
+from workflows.definition.limits import Limits
+from workflows.definition.literals import literal_errors
+from workflows.definition.outside import Outside
 from workflows.definition.result_paths import is_ruled_out, path_of
 from workflows.domain.plan import (
     ERROR,
@@ -40,32 +43,10 @@ _KIND_FIELDS: dict[NodeKind, frozenset[str]] = {
 _COMMON_FIELDS = frozenset({"map", "when", "needs", "needs_rule"})
 
 
-def _any_model(name: str) -> bool:
-    return True
-
-
-def _any_result(model: str) -> Any:
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """max_bytes: of the canonical JSON. nodes: most nodes."""
-
-    max_bytes: int
-    nodes: int
-
-
-def read_definition(
-    value: Any,
-    *,
-    limits: Limits | None = None,
-    has_model: Callable[[str], bool] = _any_model,
-    result_schema: Callable[[str], Any] = _any_result,
-) -> Plan:
-    """Return the plan of a definition. limits: of one that is to be stored; None: it is stored, maybe under
-    other limits. has_model: whether a model of that name may be used. result_schema: of
-    a model; True: any result. Raises Problem 422."""
+def read_definition(value: Any, *, limits: Limits | None = None, outside: Outside | None = None) -> Plan:
+    """Return the plan of a definition. limits: of one that is to be stored, whose literal values are checked
+    too; None: it is stored, maybe under other limits. outside: what it refers to; None: any models and
+    workflows. Raises Problem 422."""
     size = len(canonical_json(value).encode()) if limits is not None and isinstance(value, dict) else 0
     if limits is not None and size > limits.max_bytes:
         _refuse(
@@ -83,11 +64,13 @@ def read_definition(
             f"A definition may have up to {limits.nodes} nodes (DISPATCHER_WORKFLOW_NODES), "
             f"not {len(body.nodes)}. Use a map for nodes that differ only in their data, or sub-workflows.",
         )
-    reader = _Reader(body, has_model, result_schema)
-    plan = reader.plan()
-    if reader.errors:
-        raise validation_problem(sorted(reader.errors, key=lambda error: error.pointer))
-    assert plan is not None
+    outside = Outside() if outside is None else outside
+    reader = _Reader(body, outside, NO_LIMITS if limits is None else limits.expressions)
+    plan, errors = reader.plan(), reader.errors
+    if limits is not None:
+        errors += literal_errors(body, plan, limits, outside)
+    if errors:
+        raise validation_problem(sorted(errors, key=lambda error: error.pointer))
     return plan
 
 
@@ -100,12 +83,12 @@ class _Reader:
     """Reads one definition."""
 
     body: Definition
-    has_model: Callable[[str], bool]
-    result_schema: Callable[[str], Any]
+    outside: Outside
+    expressions: ExpressionLimits
     errors: list[FieldError] = field(default_factory=list)
 
-    def plan(self) -> Plan | None:
-        """Return the plan; None, or one of no use, if there are errors."""
+    def plan(self) -> Plan:
+        """Return the plan; one that can't run if there are errors."""
         on_failure = self.body.on_failure
         handler_key = on_failure.node if on_failure is not None else None
         if handler_key is not None and handler_key not in self.body.nodes:
@@ -186,7 +169,7 @@ class _Reader:
         for name in sorted(node.model_fields_set - allowed):
             if getattr(node, name) is not None:
                 self._error((*path, name), "not_allowed", f"A {kind} node has no {name}.")
-        if kind is NodeKind.MODEL and node.model is not None and not self.has_model(node.model):
+        if kind is NodeKind.MODEL and node.model is not None and not self.outside.has_model(node.model):
             self._error((*path, "model"), "unknown_model", f"There is no model {node.model}.")
         if kind is NodeKind.HUMAN and node.human is not None:
             self._check_human(node.human, (*path, "human"))
@@ -247,7 +230,7 @@ class _Reader:
             return None
         path = (*path, "when")
         try:
-            found = expression(node.when)
+            found = expression(node.when, self.expressions)
         except ExpressionRefused as error:
             self._error(path, "invalid_expression", f"{error}.")
             return None
@@ -259,7 +242,7 @@ class _Reader:
     def _references(self, template: Any, path: Path, *, allowed: Collection[str]) -> set[str]:
         """Check the references of a template; return the names that they begin with."""
         names: set[str] = set()
-        for found in references(template, path):
+        for found in references(template, path, self.expressions):
             if isinstance(found, TemplateError):
                 self._error(found.path, "invalid_expression", f"{found}.")
             else:
@@ -282,7 +265,7 @@ class _Reader:
             if not path or not isinstance(path[0], int):
                 return
             path = path[1:]
-        if is_ruled_out(self.result_schema(node.model), path):
+        if is_ruled_out(self.outside.result_schema(node.model), path):
             text = f"No result of the model {node.model} has a value at this path, by its result_schema."
             self._error(found.path, "unknown_ref", text)
 
@@ -382,6 +365,6 @@ def _given(body: Any, *names: str) -> dict[str, Any]:
 
 def model_names(plan: Plan) -> Iterator[str]:
     """Yield the models of a plan's nodes."""
-    for node in (*plan.nodes.values(), *([plan.on_failure] if plan.on_failure else ())):
+    for node in plan.all_nodes:
         if node.kind is NodeKind.MODEL:
             yield node.options["model"]

@@ -18,24 +18,10 @@ from workflows.domain.budget import Budget, Costs, OverBudget
 from workflows.domain.plan import MapSpec, NeedsRule, NodeSpec, Plan, RunningOnFailure
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState, check_node_move
 from workflows.domain.template import UNRESOLVED_REF, Unresolved, resolve
+from workflows.domain.values import BadValue, artifact_of, check_items, child_count
 
-(
-    NOT_A_LIST,
-    TOO_MANY_ITEMS,
-    NEEDS_UNMET,
-    RUN_FAILED,
-    RUN_CANCELLED,
-    WHEN_FALSE,
-    NEEDS_SKIPPED,
-) = (
-    "not_a_list",
-    "too_many_items",
-    "needs_unmet",
-    "run_failed",
-    "run_cancelled",
-    "when_false",
-    "needs_skipped",
-)
+NEEDS_UNMET, NEEDS_SKIPPED, WHEN_FALSE = "needs_unmet", "needs_skipped", "when_false"
+RUN_FAILED, RUN_CANCELLED = "run_failed", "run_cancelled"
 """Reasons of states that a node reaches without running."""
 Reason = Callable[[str, "NodeMove | None"], str]
 """Returns why a node failed; "" if that is not known. It gets the node's key and its move, if this call made
@@ -86,12 +72,14 @@ class RunEnd:
 @dataclass(slots=True)
 class Steps:
     """What to do now. states: of all nodes, afterwards. cancel: nodes under way that are to be cancelled.
-    more: True if `most_starts` kept nodes from starting."""
+    first_failed: the node for whose failure the rest is
+    cancelled; "" if it is not. more: True if `most_starts` kept nodes from starting."""
 
     states: dict[str, NodeState]
     moves: list[NodeMove] = field(default_factory=list)
     starts: list[NodeStart] = field(default_factory=list)
     cancel: tuple[str, ...] = ()
+    first_failed: str = ""
     end: RunEnd | None = None
     more: bool = False
     _outputs: dict[str, Any] = field(default_factory=dict)
@@ -128,6 +116,7 @@ def advance(
     most_items: int = 100_000,
     costs: Costs | None = None,
     only_after_ended: bool = False,
+    first_failed: str = "",
     reason: Reason = lambda key, move: "",
 ) -> Steps:
     """Return the next steps of a run.
@@ -138,7 +127,8 @@ def advance(
     has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
     costs: what references may cost; once they are spent, further nodes start in another call.
     only_after_ended: no node could start before `ended`, so only those after them are looked at.
-    reason: why a node failed, for the run's error.
+    first_failed: the node for whose failure an earlier call cancelled the rest. reason: why a node failed,
+    for the run's error.
     """
     steps = Steps(dict(states))
     costs = Costs() if costs is None else costs
@@ -153,9 +143,12 @@ def advance(
         pending = _after(plan, steps) if only_after_ended else _pending(plan, steps)
         _start_nodes(plan, steps, pending, scope, costs, most_starts=most_starts, most_items=most_items)
     failed = failed_node(plan, steps.states)
+    if failed is not None and steps.states.get(first_failed) in (NodeState.FAILED, NodeState.CANCELLED):
+        failed = first_failed  # of the others, some were cancelled because of it
     goes_on = timed_out is None and not cancelled
     if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and goes_on:
         _cancel_rest(plan, steps, RUN_FAILED, f"{failed} failed")
+        steps.first_failed = failed
     if _is_over(plan, steps.states):
         error = timed_out
         if error is None and failed is not None:
@@ -167,8 +160,8 @@ def advance(
 def failed_node(plan: Plan, states: Mapping[str, NodeState]) -> str | None:
     """Return the first node, in the order of the plan, whose failure fails the run; None if there is none.
 
-    A node that a failure kept from starting counts only if nothing before it does: it needs a node that may
-    fail."""
+    If that is one that needs nodes that may fail, and only did not start, it is the node that failed before
+    it."""
     unmet, found = None, states.values()
     if NodeState.FAILED not in found and NodeState.CANCELLED not in found:
         return None
@@ -179,7 +172,19 @@ def failed_node(plan: Plan, states: Mapping[str, NodeState]) -> str | None:
             return key
         if states[key] is NodeState.CANCELLED and unmet is None:
             unmet = key
-    return unmet
+    return None if unmet is None else _cause(plan, states, unmet)
+
+
+def _cause(plan: Plan, states: Mapping[str, NodeState], key: str) -> str:
+    """Return the node because of which this one did not start: the first one that failed; one that was
+    cancelled only if none did."""
+    bad = NodeState.FAILED, NodeState.CANCELLED
+    while states[key] is NodeState.CANCELLED and _unmet(plan.nodes[key], states) is not None:
+        needs = [need for need in plan.nodes[key].needs if states[need] in bad]
+        if not needs:
+            break  # cancelled with the run, before they have ended
+        key = min(needs, key=lambda need: (bad.index(states[need]), plan.places[need]))
+    return key
 
 
 def _cancel_rest(plan: Plan, steps: Steps, code: str, detail: str) -> None:
@@ -280,6 +285,8 @@ def _decide(
         return NodeMove(node.key, NodeState.FAILED, UNRESOLVED_REF, f"when: {error}")
     except OverBudget as error:
         return NodeMove(node.key, NodeState.FAILED, error.code, f"when: {error}")
+    except BadValue as error:
+        return NodeMove(node.key, NodeState.FAILED, error.code, str(error))
     except Unresolved as error:
         place = "".join(f"/{part}" for part in error.path)
         return NodeMove(node.key, NodeState.FAILED, error.code, f"{place}: {error}")
@@ -307,36 +314,17 @@ def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int, budget: Budg
     """Return the start of a map, or its end: an empty list completes it."""
     assert node.map is not None
     if node.map.over is None:
-        items = resolve(node.map.count, scope, ("map", "count"), budget=budget)
-        total = items if type(items) is int and items >= 0 else -1
-        wanted = "a number of children"
+        count = resolve(node.map.count, scope, ("map", "count"), budget=budget)
+        items = total = child_count(count, most_items)
     else:
         items = resolve(node.map.over, scope, ("map", "over"), budget=budget)
-        if (artifact := _artifact_of(items)) is not None:
+        if (artifact := artifact_of(items)) is not None:
             return NodeStart(node, items=FileItems(artifact))
-        total = len(items) if isinstance(items, list) else -1
-        wanted = "a list, or an artifact of JSON lines"
-    if total < 0:
-        return NodeMove(node.key, NodeState.FAILED, NOT_A_LIST, f"the map needs {wanted}")
-    if total > most_items:
-        return NodeMove(
-            node.key,
-            NodeState.FAILED,
-            TOO_MANY_ITEMS,
-            f"a map may have up to {most_items} items (DISPATCHER_WORKFLOW_MAP_ITEMS), "
-            f"not {total}; split the list over several runs",
-        )
+        check_items(items, most_items)
+        total = len(items)
     if total == 0:
         return NodeMove(node.key, NodeState.COMPLETED, output=[])
     return NodeStart(node, items=items)
-
-
-def _artifact_of(value: Any) -> str | None:
-    """Return the id of the artifact that a value refers to, if it is such a reference."""
-    if not isinstance(value, dict) or value.keys() != {"$artifact"}:
-        return None
-    found = value["$artifact"]
-    return found if isinstance(found, str) else None
 
 
 def _end(

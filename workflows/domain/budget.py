@@ -18,11 +18,13 @@ TOO_LARGE, TOO_LONG, TOO_NESTED = "value_too_large", "search_too_long", "value_t
 
 
 class OverBudget(ValueError):
-    """The references cost more than they may. code: of the node that fails."""
+    """The references cost more than they may. code: of the node that fails. whole: what a reference to all of
+    a value selects, which is too large to be read; None: it fails too."""
 
-    def __init__(self, code: str, why: str) -> None:
+    def __init__(self, code: str, why: str, *, whole: Any = None) -> None:
         super().__init__(why)
         self.code = code
+        self.whole = whole
 
 
 @dataclass(frozen=True, slots=True)

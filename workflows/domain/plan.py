@@ -85,6 +85,11 @@ class Plan:
     on_failure: NodeSpec | None = None
     inputs: Mapping[str, Any] | bool = field(default=True)
 
+    @property
+    def all_nodes(self) -> tuple[NodeSpec, ...]:
+        """Its nodes, and that of `on_failure`."""
+        return (*self.nodes.values(), *(() if self.on_failure is None else (self.on_failure,)))
+
     @cached_property
     def needed_by(self) -> Mapping[str, tuple[str, ...]]:
         """The nodes that need each node, in order."""

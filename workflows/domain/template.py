@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from foundation.expressions import Expression, ExpressionRefused, SearchFailed, expression
+from foundation.expressions import (
+    NO_LIMITS,
+    Expression,
+    ExpressionLimits,
+    ExpressionRefused,
+    SearchFailed,
+    expression,
+)
 from workflows.domain.budget import Budget, Costs, OverBudget
 
 REF, DEFAULT, LITERAL = "$ref", "default", "$literal"
@@ -57,6 +64,10 @@ class Reference:
             found = budget.search(self.expression, scope)
         except SearchFailed as error:
             raise Unresolved(f"{self.expression.text}: {error}", self.path) from None
+        except OverBudget as error:
+            if error.whole is None or not self.expression.is_name:
+                raise
+            return error.whole
         if found is not None:
             return budget.take(found, len(self.path))
         if self.default is _NO_DEFAULT:
@@ -66,22 +77,88 @@ class Reference:
         return self.default
 
 
-def references(template: Any, path: Path = ()) -> Iterator[Reference | TemplateError]:
-    """Yield each reference of a template, and an error for each place that is not well-formed."""
+def references(
+    template: Any, path: Path = (), limits: ExpressionLimits = NO_LIMITS
+) -> Iterator[Reference | TemplateError]:
+    """Yield each reference of a template, and an error for each place that is not well-formed. limits: of
+    expressions, in a template that is to be stored."""
     if isinstance(template, list):
         for index, part in enumerate(template):
-            yield from references(part, (*path, index))
+            yield from references(part, (*path, index), limits)
     elif isinstance(template, dict):
         kind = _directive(template)
         if kind is None:
             for name, part in template.items():
-                yield from references(part, (*path, name))
+                yield from references(part, (*path, name), limits)
         elif kind == REF:
-            yield _reference(template, path)
+            yield _reference(template, path, limits)
         elif kind != LITERAL:
             yield TemplateError(
                 f"{kind[:64]} is not a directive; write {{{LITERAL!r}: …}} around data with such a key", path
             )
+
+
+def lost_parts(template: Any, path: Path = ()) -> Iterator[TemplateError]:
+    """Yield an error for each part of a well-formed template that `resolve` would drop, or return without
+    resolving it."""
+    if isinstance(template, list):
+        for index, part in enumerate(template):
+            yield from lost_parts(part, (*path, index))
+    elif isinstance(template, dict):
+        kind = _directive(template)
+        if kind is None:
+            for name, part in template.items():
+                yield from lost_parts(part, (*path, name))
+        elif kind == REF:
+            yield from unresolved_parts(template.get(DEFAULT), (*path, DEFAULT))
+        elif kind == LITERAL and len(template) > 1:
+            other = min(template.keys() - {LITERAL})
+            yield TemplateError(f"{LITERAL} has no key beside it, not {other[:64]}", path)
+
+
+def unresolved_parts(value: Any, path: Path) -> Iterator[TemplateError]:
+    """Yield an error for each directive in a value that is taken as it is."""
+    if isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from unresolved_parts(part, (*path, index))
+    elif isinstance(value, dict):
+        for name in (REF, LITERAL):
+            if name in value:
+                yield TemplateError(f"a {DEFAULT} is taken as it is: {name} in it is not resolved", path)
+                return
+        for name, part in value.items():
+            yield from unresolved_parts(part, (*path, name))
+
+
+class _Unknown:
+    """Of a value that a reference selects."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN: Any = _Unknown()
+
+
+def literal_of(template: Any) -> Any:
+    """Return what a template resolves to whatever its references select: UNKNOWN is in place of each."""
+    if isinstance(template, list):
+        return [literal_of(part) for part in template]
+    if not isinstance(template, dict):
+        return template
+    kind = _directive(template)
+    if kind is None:
+        return {name: literal_of(part) for name, part in template.items()}
+    return template[LITERAL] if kind == LITERAL else UNKNOWN
+
+
+def is_known(literal: Any) -> bool:
+    """Return True if no part of a value of `literal_of` is UNKNOWN."""
+    if isinstance(literal, list):
+        return all(map(is_known, literal))
+    if isinstance(literal, dict):
+        return all(map(is_known, literal.values()))
+    return literal is not UNKNOWN
 
 
 def resolve(template: Any, scope: Mapping[str, Any], path: Path = (), *, budget: Budget | None = None) -> Any:
@@ -99,7 +176,7 @@ def resolve(template: Any, scope: Mapping[str, Any], path: Path = (), *, budget:
     if kind == LITERAL:
         return template[LITERAL]
     if kind == REF:
-        found = _reference(template, path)
+        found = _reference(template, path, NO_LIMITS)
         if isinstance(found, TemplateError):
             raise found
         try:
@@ -117,14 +194,14 @@ def _directive(value: dict[str, Any]) -> str | None:
     return None
 
 
-def _reference(value: dict[str, Any], path: Path) -> Reference | TemplateError:
+def _reference(value: dict[str, Any], path: Path, limits: ExpressionLimits) -> Reference | TemplateError:
     if unknown := sorted(value.keys() - {REF, DEFAULT}):
         return TemplateError(f"a reference has only {REF} and {DEFAULT}, not {unknown[0][:64]}", path)
     text = value[REF]
     if not isinstance(text, str):
         return TemplateError("a reference is a text, such as fetch.images[0]", (*path, REF))
     try:
-        found = expression(text)
+        found = expression(text, limits)
     except ExpressionRefused as error:
         return TemplateError(str(error), (*path, REF))
     if found.reads_root:

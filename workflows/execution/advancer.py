@@ -424,6 +424,7 @@ class _Advance:
             most_items=settings.DISPATCHER.workflow_map_items,
             costs=self.costs,
             only_after_ended=only_after_ended,
+            first_failed=self.run.error_node,
             reason=self._reason,
         )
 
@@ -486,6 +487,8 @@ class _Advance:
             self.changes["node_states"] = steps.states  # its values are texts
         elif keys:
             self.changes["node_states"] = Members({key: steps.states[key] for key in keys})
+        if steps.first_failed not in ("", run.error_node):
+            self.changes["error_node"] = steps.first_failed
         if run.deadline_at is not None and self.timed_out is None and self._starts_handler(steps):
             self.changes["deadline_at"] = None  # the run has failed before: only this node remains
         if more or (steps.cancel and not self.cancelled):

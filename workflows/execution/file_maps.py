@@ -12,7 +12,7 @@ from artifacts.media_types import bare
 from artifacts.models import Artifact
 from artifacts.store.contract import NoSuchObject
 from jobs.ports import Ports
-from workflows.domain.advance import TOO_MANY_ITEMS
+from workflows.domain.values import TOO_MANY_ITEMS
 from workflows.execution.json_lines import GROUP, MEDIA_TYPES, BadLine, Scan, TooManyLines, items_from
 from workflows.models import MapFile
 
@@ -51,8 +51,8 @@ def read_on(file: MapFile, ports: Ports) -> None:
     except TooManyLines:
         raise FileFault(
             TOO_MANY_ITEMS,
-            f"a map may have up to {limits.workflow_map_items} items, and the artifact {file.artifact} "
-            "has more; split it over several runs",
+            f"a map may have up to {limits.workflow_map_items} items (DISPATCHER_WORKFLOW_MAP_ITEMS), and "
+            f"the artifact {file.artifact} has more; split it over several runs",
         ) from None
     except BadLine as error:
         raise _bad_line(file, error) from None

@@ -5,12 +5,11 @@ newest version changes later can't reach others. The tenant's own list is read w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from foundation.http_api.json_body import pointer_to
 from jobs.domain.errors import ModelNotAllowed
-from workflows.domain.plan import NodeKind, NodeSpec, Plan
+from workflows.domain.plan import NodeKind, Plan
 from workflows.models import Run, Version
 
 KeyModels = frozenset[str] | None
@@ -48,7 +47,7 @@ def refuse_models(tenant_id: int, plan: Plan, models: KeyModels) -> None:
     if models is None:
         return
     level = list[tuple[str, str, int | None]]()
-    for node in _nodes(plan):
+    for node in plan.all_nodes:
         pointer = pointer_to("nodes", node.key, node.kind.value)
         if node.kind is NodeKind.MODEL and node.options["model"] not in models:
             raise _refusal(node.options["model"], f"the node {node.key}", pointer)
@@ -68,12 +67,6 @@ def refuse_models(tenant_id: int, plan: Plan, models: KeyModels) -> None:
                 if contained is not None:
                     further.append((pointer, contained, node.get("version")))
         level = further
-
-
-def _nodes(plan: Plan) -> Iterator[NodeSpec]:
-    yield from plan.nodes.values()
-    if plan.on_failure is not None:
-        yield plan.on_failure
 
 
 def _stored_nodes(tenant_id: int, name: str, number: int | None) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def refuse_recursion(tenant_id: int, name: str, plan: Plan) -> None:
     store workflows that contain each other, the second one sees the first.
     """
     parts = dict[_Used, str]()
-    for node in (*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else ())):
+    for node in plan.all_nodes:
         if node.kind is NodeKind.WORKFLOW:
             parts.setdefault(_Used(node.options["workflow"], node.options.get("version")), node.key)
     if not parts:

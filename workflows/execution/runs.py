@@ -18,8 +18,9 @@ from workflows.domain.states import NodeState
 from workflows.models import Run, Version
 
 
-def check_inputs(schema: Any, inputs: Any, ports: Ports) -> None:
-    """Check the inputs of a run. schema: of the version. Raises Refused."""
+def check_inputs(schema: Any, inputs: Any, ports: Ports, checks: CheckBudget | None = None) -> None:
+    """Check the inputs of a run. schema: of the version. checks: None: a budget of their own. Raises
+    Refused."""
     most = settings.DISPATCHER.workflow_input_bytes
     if len(canonical_json(inputs).encode()) > most:
         raise InputsTooLarge(
@@ -27,13 +28,16 @@ def check_inputs(schema: Any, inputs: Any, ports: Ports) -> None:
             "Upload larger data as an artifact and refer to it.",
             pointer="/inputs",
         )
-    check_value(schema, inputs, ports, "/inputs")
+    check_value(schema, inputs, ports, "/inputs", checks)
 
 
-def check_value(schema: Any, value: Any, ports: Ports, pointer: str) -> None:
+def check_value(
+    schema: Any, value: Any, ports: Ports, pointer: str, checks: CheckBudget | None = None
+) -> None:
     """Check a value against a JSON Schema. pointer: of the value in the request. Raises Refused."""
+    checks = CheckBudget() if checks is None else checks
     try:
-        check_payload(schema, value, canonical_json(value).encode(), CheckBudget(), ports.schema_processes)
+        check_payload(schema, value, canonical_json(value).encode(), checks, ports.schema_processes)
     except Refused as refused:
         refused.pointer = pointer + (refused.pointer or "").removeprefix("/payload")
         raise
@@ -49,13 +53,12 @@ def find_version(tenant_id: int, name: str, number: int | None) -> Version | Non
 
 def new_run(version: Version, plan: Plan, inputs: Any, *, now: datetime) -> Run:
     """Make the row of a run whose nodes are all pending."""
-    keys = [*plan.nodes, *([plan.on_failure.key] if plan.on_failure is not None else [])]
     return Run(
         id=new_id(now.timestamp()),
         version=version,
         tenant_id=version.workflow.tenant_id,
         inputs=inputs,
-        node_states=dict.fromkeys(keys, NodeState.PENDING.value),
+        node_states={node.key: NodeState.PENDING.value for node in plan.all_nodes},
         place_us=int(now.timestamp() * 1_000_000),
         created_at=now,
     )

@@ -12,19 +12,21 @@ from pydantic import ValidationError
 
 from artifacts.uses import new_run_use, new_uses
 from foundation.database.row_codec import new_row
-from foundation.http_api.json_body import read_time
+from foundation.http_api.json_body import field_errors
 from foundation.ids import new_id
-from jobs.domain.errors import ModelNotAllowed, PayloadInvalid, Refused
+from gpus.models.model_config import MAX_SECONDS
+from jobs.domain.errors import ModelNotAllowed, Refused
 from jobs.limits.submit_limits import limits_of, queue_deadline
 from jobs.ports import Ports
 from jobs.submission.insert import new_job
 from jobs.submission.request import Allowed, Submit, SubmitRequest, checked_unless_replay
-from workflows.definition.body import MAX_SECONDS
+from workflows.definition.timers import end_of_timer
 from workflows.domain.advance import FileItems, NodeMove, NodeStart
 from workflows.domain.budget import measure
 from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
+from workflows.domain.values import BadValue, check_choices, check_payload_kind
 from workflows.execution import cache
 from workflows.execution.file_maps import FileFault, check_file
 from workflows.execution.model_access import may_use
@@ -41,8 +43,8 @@ MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 """Payloads of the children of maps that one transaction starts, about; the last one may exceed it."""
 CHUNK = 500
 """Items in one row of a map's list."""
-TOO_DEEP, NO_CHOICES, INVALID_TIMER = "too_deep", "no_choices", "invalid_timer"
-"""Codes of nodes that can't be started, besides those of `Refused`."""
+TOO_DEEP = "too_deep"
+"""Code of a node that can't be started, besides those of `Refused` and `BadValue`."""
 
 
 class NodeStarter:
@@ -199,8 +201,11 @@ class NodeStarter:
     def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
         run = self._run
         deadline_at = self._deadline_of(node)
-        left = None if deadline_at is None else max((deadline_at - self._now).total_seconds(), 0.001)
+        left = None
+        if deadline_at is not None:
+            left = min(max((deadline_at - self._now).total_seconds(), 0.001), MAX_SECONDS)
         try:
+            check_payload_kind(given["payload"])
             body = Submit(
                 model=node.options["model"],
                 payload=given["payload"],
@@ -210,8 +215,12 @@ class NodeStarter:
                 max_run_seconds=node.options.get("max_run_seconds"),
                 deadline_seconds=left,
             )
-        except ValidationError:
-            self.fail(row, PayloadInvalid.code, "a payload is an object")
+        except BadValue as error:
+            self.fail(row, error.code, str(error))
+            return
+        except ValidationError as error:  # an option that the limits of jobs do not allow any more
+            first = field_errors(error)[0]
+            self.fail(row, first.code, f"{first.pointer[1:]}: {first.detail}")
             return
         if not may_use(run, body.model):
             self.fail(
@@ -252,7 +261,8 @@ class NodeStarter:
         deepest = settings.DISPATCHER.workflow_depth
         if run.depth >= deepest:
             why = (
-                f"sub-workflows may be nested {deepest} levels deep; start what is below as a run of its own"
+                f"sub-workflows may be nested {deepest} levels deep (DISPATCHER_WORKFLOW_DEPTH); start "
+                "what is below as a run of its own"
             )
             self.fail(row, TOO_DEEP, why)
             return
@@ -292,23 +302,20 @@ class NodeStarter:
         return None if is_handler else self._run.deadline_at
 
     def _start_wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
-        if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):
-            why = "choose_from is not a list with a choice: no answer would be valid"
-            self.fail(row, NO_CHOICES, why)
-            return
+        limits = settings.DISPATCHER
         due_at = None
-        if node.kind is NodeKind.TIMER:
-            due_at = _timer(given, self._now)
-            if due_at is None:
-                why = (
-                    "a timer takes seconds (a number from 0, at most 366 days) or until (a time with a zone)"
-                )
-                self.fail(row, INVALID_TIMER, why)
-                return
-        elif (expires := node.options.get("expires_seconds")) is not None:
+        try:
+            if "choose_from" in given:
+                check_choices(given["choose_from"], limits.workflow_choices)
+            if node.kind is NodeKind.TIMER:
+                due_at = end_of_timer(given, self._now, limits.workflow_wait_seconds)
+        except BadValue as error:
+            self.fail(row, error.code, str(error))
+            return
+        if (expires := node.options.get("expires_seconds")) is not None:
             due_at = self._now + timedelta(seconds=expires)
         if self.waits_left() <= 0:
-            most = settings.DISPATCHER.workflow_waits
+            most = limits.workflow_waits
             why = (
                 f"the runs of a tenant may have {most} open waits (DISPATCHER_WORKFLOW_WAITS); restart "
                 "this run when others have ended"
@@ -326,13 +333,3 @@ class NodeStarter:
                 due_at=due_at,
             )
         )
-
-
-def _timer(given: Mapping[str, Any], now: datetime) -> datetime | None:
-    """Return when a timer ends; None if its time is not one."""
-    seconds, until = given.get("seconds"), given.get("until")
-    if seconds is None:
-        return read_time(until) if isinstance(until, str) else None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
-        return None
-    return now + timedelta(seconds=seconds)

@@ -96,7 +96,7 @@ def plan_of(run: Run) -> Plan:
 def graph_of(run: Run, plan: Plan | None = None) -> Graph:
     """Read the graph of a run: three queries."""
     plan = plan or plan_of(run)
-    specs = [*plan.nodes.values(), *([plan.on_failure] if plan.on_failure is not None else [])]
+    specs = plan.all_nodes
     rows = newest_rows(run, [spec.key for spec in specs])
     counts = map_counts(rows)
     ids = {row.id: key for key, row in rows.items() if row.kind == "workflow"}

@@ -22,11 +22,12 @@ from foundation.http_api.json_body import (
 )
 from foundation.http_api.problems import FieldError
 from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
-from workflows.definition.body import MAX_SECONDS
+from workflows.definition.limits import expression_limits
 from workflows.schedules.domain.policy import CatchUp, Overlap
 from workflows.schedules.domain.target import template_errors
 from workflows.schedules.domain.timetable import CronRefused, UnknownTimezone, check_cron, zone_of
 
+MAX_SECONDS = 366 * 86_400.0
 _Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 MAX_AHEAD = timedelta(days=366 * 20)
 """Longest time until `at`, `start_at` and `end_at`."""
@@ -142,7 +143,7 @@ def body_errors(body: ScheduleBody, now: datetime) -> Iterator[FieldError]:
     if body.submit is not None and body.submit.get("run_at") is not None:
         yield FieldError("/submit/run_at", "not_allowed", "The schedule decides when the job starts.")
     if (body.submit is None) != (body.workflow is None):
-        for error in template_errors(target_of(body)):
+        for error in template_errors(target_of(body), expression_limits()):
             yield FieldError(pointer_to(*error.path), "invalid_reference", str(error))
 
 

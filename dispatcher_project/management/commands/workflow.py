@@ -26,6 +26,7 @@ from jobs.domain.errors import Refused
 from jobs.submission.request import fingerprint
 from workflows import operations
 from workflows.api.views import version_json
+from workflows.definition.limits import definition_limits
 from workflows.definition.queue_workflows import NotConvertible, convert, pipeline_names
 from workflows.definition.read import read_definition
 from workflows.domain.plan import Plan
@@ -101,13 +102,13 @@ class Command(TerminalCommand):
         definition = read_definition_file(source)
         name = name or _name_in(definition) or Path(source).stem
         tenant = owner_of_new(options["tenant"], (Workflow, name))
+        ports = jobs.ports.production_ports()
         try:
-            stored = operations.put_definition(
-                tenant.pk, name, definition, ports=jobs.ports.production_ports(), by=cli_actor()
-            )
+            stored = operations.put_definition(tenant.pk, name, definition, ports=ports, by=cli_actor())
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        version, warnings = stored.version, _warnings(tenant.pk, read_definition(definition))
+        version = stored.version
+        warnings = _warnings(tenant.pk, read_definition(definition), ports)
         document = {**version_json(version), "tenant": tenant.name, "new": stored.is_new}
         said = f"{name} v{version.number}" + ("" if stored.is_new else " has this content already")
         self.report({**document, "warnings": _listed(warnings)}, f"{said}, of {tenant.name}")
@@ -119,17 +120,13 @@ class Command(TerminalCommand):
         definition = read_definition_file(source)
         name = _name_in(definition) or Path(source).stem
         tenant = owner_of_new(options["tenant"], (Workflow, name))
+        ports = jobs.ports.production_ports()
         try:
-            plan = operations.check_definition(
-                tenant.pk,
-                _name_in(definition) or Path(source).stem,
-                definition,
-                ports=jobs.ports.production_ports(),
-            )
+            plan = operations.check_definition(tenant.pk, name, definition, ports=ports)
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        warnings = _warnings(tenant.pk, plan)
-        nodes = [*plan.nodes, *([] if plan.on_failure is None else [plan.on_failure.key])]
+        warnings = _warnings(tenant.pk, plan, ports)
+        nodes = [node.key for node in plan.all_nodes]
         document = {"nodes": nodes, "warnings": _listed(warnings)}
         self.report(document, f"ok: {counted(len(nodes), 'node')}")
         self._warn(warnings, tenant.name)
@@ -223,7 +220,7 @@ class Command(TerminalCommand):
             raise CommandError(f"{source}: {plain(error)}") from None
         notes = [{"place": note.place, "text": note.text} for note in found.notes]
         try:
-            read_definition(found.definition, limits=operations.definition_limits())
+            read_definition(found.definition, limits=definition_limits())
         except Problem as problem:
             notes += [{"place": one.pointer, "text": one.detail} for one in problem.errors]
         if self.as_json:
@@ -323,9 +320,9 @@ def _name_in(definition: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _warnings(tenant_id: int, plan: Plan) -> dict[str, str]:
-    """Return what a definition refers to that is not there yet, as texts by JSON pointer."""
-    return operations.not_stored(tenant_id, plan) | operations.unknown_keys(tenant_id, plan)
+def _warnings(tenant_id: int, plan: Plan, ports: jobs.ports.Ports) -> dict[str, str]:
+    """Return what would fail if a definition ran now, as texts by JSON pointer."""
+    return operations.doubts(tenant_id, plan, ports=ports) | operations.unknown_keys(tenant_id, plan)
 
 
 def _listed(warnings: Mapping[str, str]) -> list[dict[str, str]]:

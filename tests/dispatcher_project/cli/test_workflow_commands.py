@@ -155,7 +155,11 @@ def test_a_check_warns_of_sub_workflows_that_are_not_stored(
     terminal: Terminal, file: str, tmp_path: Path
 ) -> None:
     parent = tmp_path / "parent.json"
-    nodes = {"sub": {"workflow": "choice"}, "old": {"workflow": "choice", "version": 2}}
+    inputs = {"images": [1]}
+    nodes: dict[str, Any] = {
+        "sub": {"workflow": "choice", "inputs": inputs},
+        "old": {"workflow": "choice", "version": 2, "inputs": inputs},
+    }
     parent.write_text(json.dumps({"nodes": nodes}))
     for action, said in (("check", "ok: 2 nodes\n"), ("put", "parent v1, of operator\n")):
         out, err = StringIO(), StringIO()
@@ -175,6 +179,12 @@ def test_a_check_warns_of_sub_workflows_that_are_not_stored(
     nodes["old"]["version"] = 1
     parent.write_text(json.dumps({"nodes": nodes}))
     assert terminal("workflow", "check", str(parent)).said == "ok: 2 nodes\n"
+    nodes["sub"]["inputs"] = {"images": {"$ref": "old"}}
+    nodes["new"] = {"workflow": "choice"}
+    parent.write_text(json.dumps({"nodes": nodes}))
+    (warning,) = terminal("workflow", "check", str(parent), "--json").json["warnings"]
+    assert warning["pointer"] == "/nodes/new/inputs"
+    assert warning["text"].startswith("the newest version of choice refuses this: ")
 
 
 def test_a_python_workflow_with_a_mistake_names_its_line(

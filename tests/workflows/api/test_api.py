@@ -446,7 +446,55 @@ def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: Api
     "timer", [{"seconds": "x"}, {"seconds": True}, {"seconds": -1}, {"until": {"a": 1}}, {"until": "soon"}]
 )
 def test_a_timer_without_a_time_fails(acme: Account, world: ApiWorld, timer: dict[str, Any]) -> None:
-    put(acme, {"nodes": {"pause": {"timer": timer}}})
-    run_id = start(acme, inputs=None)
+    ((part, value),) = timer.items()
+    refused = put(acme, {"nodes": {"pause": {"timer": timer}}})
+    assert [error["code"] for error in refused.json()["errors"]] == ["invalid_timer"]
+    put(acme, {"nodes": {"pause": {"timer": {part: {"$ref": "inputs.time"}}}}})
+    run_id = start(acme, inputs={"time": value})
     advance(world, run_id)
     assert Node.objects.get().code == "invalid_timer"
+
+
+def test_literal_values_are_checked_against_models_and_other_workflows(acme: Account, settings: Any) -> None:
+    """Whatever fails for certain is refused at once; what the tenant may store later is not."""
+    settings.DISPATCHER = replace(settings.DISPATCHER, max_payload_bytes=1_000)
+    schema = {"type": "object", "required": ["area"], "properties": {"area": {"type": "string"}}}
+    make_model("map", payload_schema=schema, max_retries=2, max_run_seconds=60)
+    assert put(acme, {"inputs": schema, "nodes": {"a": {"timer": {"seconds": 1}}}}, "sub").status_code == 201
+    form = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+    asked = {"expires_seconds": 60, "on_expiry": "default"}
+    refused = put(
+        acme,
+        {
+            "nodes": {
+                "wrong": {"model": "map", "payload": {"area": 5}},
+                "none": {"model": "map"},
+                "options": {
+                    "model": "map",
+                    "payload": {"area": {"$ref": "inputs"}},
+                    "max_retries": 3,
+                    "max_run_seconds": 61,
+                },
+                "large": {"model": "map", "payload": {"area": "x" * 1_000}},
+                "form": {"human": {"title": "?", "form": form, "default": {"ok": "yes"}, **asked}},
+                "body": {"signal": {"name": "s", "body_schema": form, "default": [], **asked}},
+                "fixed": {"workflow": "sub", "version": 1, "inputs": {"area": 5}},
+                "none_fixed": {"workflow": "sub", "version": 1},
+                "newest": {"workflow": "sub", "inputs": {"area": 5}},
+                "later": {"workflow": "sub", "version": 2, "inputs": {"area": 5}},
+                "unknown": {"model": "map", "payload": {"area": {"$ref": "inputs"}}},
+            }
+        },
+    )
+    assert refused.status_code == 422
+    assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
+        ("/nodes/body/signal/default", "payload_invalid"),
+        ("/nodes/fixed/inputs/area", "payload_invalid"),
+        ("/nodes/form/human/default/ok", "payload_invalid"),
+        ("/nodes/large/payload", "payload_too_large"),
+        ("/nodes/none/payload", "payload_invalid"),
+        ("/nodes/none_fixed/inputs", "payload_invalid"),
+        ("/nodes/options/max_retries", "max_retries_too_high"),
+        ("/nodes/options/max_run_seconds", "max_run_seconds_too_long"),
+        ("/nodes/wrong/payload/area", "payload_invalid"),
+    ]

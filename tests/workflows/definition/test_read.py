@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from foundation.http_api.problems import Problem
 from tests.support.definitions import errors_of, nodes
-from workflows.definition.read import Limits, model_names, read_definition
+from workflows.definition.limits import definition_limits
+from workflows.definition.outside import Outside
+from workflows.definition.read import model_names, read_definition
 from workflows.domain.plan import NeedsRule, NodeKind
 
 A_MODEL = {"model": "zimg"}
@@ -162,14 +165,19 @@ def test_all_errors_are_reported_at_once() -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    assert errors_of(nodes(a=A_MODEL), has_model=lambda name: False) == [("/nodes/a/model", "unknown_model")]
+    class Nothing(Outside):
+        def has_model(self, name: str) -> bool:
+            return False
+
+    assert errors_of(nodes(a=A_MODEL), outside=Nothing()) == [("/nodes/a/model", "unknown_model")]
 
 
 def test_a_definition_over_a_limit_is_refused_with_the_limit() -> None:
     big = nodes(a={**A_MODEL, "payload": {"x": "y" * 2000}})
-    assert errors_of(big, limits=Limits(1000, 1000)) == [("", "too_large")]
+    limits = definition_limits()
+    assert errors_of(big, limits=replace(limits, max_bytes=1000)) == [("", "too_large")]
     many = nodes(**{f"n{number}": A_MODEL for number in range(11)})
-    assert errors_of(many, limits=Limits(256 * 1024, 10)) == [("/nodes", "too_many")]
+    assert errors_of(many, limits=replace(limits, nodes=10)) == [("/nodes", "too_many")]
 
 
 def test_a_json_schema_keeps_its_own_references() -> None:

@@ -11,6 +11,7 @@ from jsonschema_rs import Draft202012Validator
 
 from foundation.expressions import expression
 from tests.support.definitions import errors_of, nodes
+from workflows.definition.outside import Outside
 from workflows.definition.read import read_definition
 from workflows.definition.result_paths import is_ruled_out, path_of
 
@@ -69,26 +70,27 @@ def test_only_plain_paths_are_followed() -> None:
 
 
 def test_a_definition_is_refused_at_the_reference() -> None:
-    def schema(model: str) -> Any:
-        return RESULT if model == "closed" else True
+    class Models(Outside):
+        def result_schema(self, model: str) -> Any:
+            return RESULT if model == "closed" else True
 
     def errors(ref: Any, **fields: Any) -> list[tuple[str, str]]:
         value = nodes(a={"model": "closed", **fields}, b={"model": "open", "payload": {"x": [ref]}})
-        return errors_of(value, result_schema=schema)
+        return errors_of(value, outside=Models())
 
     bad = [("/nodes/b/payload/x/0", "unknown_ref")]
     assert errors({"$ref": "a.typo"}) == bad
     assert errors({"$ref": "a[3].typo"}, map={"count": 4}) == bad
     over = nodes(a={"model": "closed"}, b={"model": "open", "map": {"over": {"$ref": "a.typo"}}})
-    assert errors_of({**over, "output": {"$ref": "a.picture.typo"}}, result_schema=schema) == [
+    assert errors_of({**over, "output": {"$ref": "a.picture.typo"}}, outside=Models()) == [
         ("/nodes/b/map/over", "unknown_ref"),
         ("/output", "unknown_ref"),
     ]
     for right in ({"$ref": "a.typo", "default": 1}, {"$ref": "a.picture.url"}, {"$ref": "a.typo || a.file"}):
         value = nodes(a={"model": "closed"}, b={"model": "open", "payload": right})
-        read_definition(value, result_schema=schema)
+        read_definition(value, outside=Models())
     read_definition(
-        nodes(a={"model": "open"}, b={"model": "open", "payload": {"$ref": "a.typo"}}), result_schema=schema
+        nodes(a={"model": "open"}, b={"model": "open", "payload": {"$ref": "a.typo"}}), outside=Models()
     )
 
 

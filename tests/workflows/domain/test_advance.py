@@ -107,6 +107,35 @@ def test_a_failure_may_cancel_the_rest() -> None:
     assert states(driver) == {"a": "failed", "b": "cancelled", "after_b": "cancelled"}
 
 
+@pytest.mark.parametrize("running", ["finish", "cancel"])
+def test_the_error_names_the_node_that_failed_and_none_that_did_not_start(running: str) -> None:
+    """`other` comes first, and is cancelled with the rest; `either` needs a node that failed and a skipped
+    one."""
+    nodes = {
+        "other": {**A_MODEL, "needs": ["early"]},
+        "early": A_MODEL,
+        "a": A_MODEL,
+        "skipped": {**A_MODEL, "when": "inputs.nothing"},
+        "either": {**A_MODEL, "needs": ["a", "skipped"], "needs_rule": "any_success"},
+        "last": {**A_MODEL, "needs": ["either"]},
+    }
+    driver, end = drive(nodes, failing={"a"}, on_failure={"running": running})
+    assert (end.state, end.node, end.detail) == (RunState.FAILED, "a", "a failed")
+    assert states(driver)["either"] == states(driver)["last"] == "cancelled"
+
+
+def test_the_first_node_for_which_the_rest_is_cancelled_stays_in_the_error() -> None:
+    nodes = {"a": A_MODEL, "b": A_MODEL, "c": A_MODEL}
+    plan = read_definition({"nodes": nodes, "on_failure": {"running": "cancel"}})
+    at = dict.fromkeys("abc", NodeState.RUNNING)
+    steps = advance(plan, at, [NodeMove("b", NodeState.CANCELLED)], {})
+    assert (steps.first_failed, steps.cancel) == ("b", ("a", "c"))
+    ends = [NodeMove("a", NodeState.FAILED), NodeMove("c", NodeState.CANCELLED)]
+    steps = advance(plan, steps.states, ends, {}, first_failed="b")
+    assert steps.end is not None
+    assert (steps.end.node, steps.end.detail) == ("b", "b failed (1 more node failed)")
+
+
 def test_the_failure_node_runs_last_and_gets_the_error() -> None:
     nodes = {"a": A_MODEL, "b": A_MODEL, "mail": {"model": "zimg", "payload": {"$ref": "error"}}}
     driver, end = drive(nodes, failing={"a"}, on_failure={"node": "mail"})
@@ -201,6 +230,21 @@ def test_a_map_fails_at_its_number_or_share_of_failed_children(fail_at: float, s
     assert states(driver)["a"] == state
     if state == "completed":
         assert driver.outputs["a"] == [0, None, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("count", "code"), [(-1, "not_a_count"), (1.5, "not_a_count"), (None, ""), (101, "too_many_items")]
+)
+def test_a_map_by_anything_but_an_allowed_number_fails(count: Any, code: str) -> None:
+    plan = read_definition({"nodes": {"a": {**A_MODEL, "map": {"count": {"$ref": "inputs.x"}}}}})
+    steps = advance(plan, {"a": NodeState.PENDING}, [], {"inputs": {"x": count}}, most_items=100)
+    assert [move.code for move in steps.moves] == [code or "unresolved_ref"]
+
+
+def test_a_map_takes_a_whole_number_that_is_written_as_a_fraction() -> None:
+    plan = read_definition({"nodes": {"a": {**A_MODEL, "map": {"count": {"$ref": "inputs.x"}}}}})
+    (start,) = advance(plan, {"a": NodeState.PENDING}, [], {"inputs": {"x": 4.0}}).starts
+    assert (start.items, type(start.items)) == (4, int)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +395,10 @@ def test_a_failure_of_a_random_graph_cancels_what_runs_beside_it_and_starts_noth
         if key != handler:
             assert states(driver)[key] in (node.state, "cancelled")
             assert naive.nodes[key].state in (node.state, "cancelled")
-    if end.node and states(driver)[end.node] == "failed":
-        assert whole.nodes[end.node].state == "failed"
-    if naive.failed_node and naive.nodes[naive.failed_node].state == "failed":
-        assert whole.nodes[naive.failed_node].state == "failed"
+    if end.node:
+        assert states(driver)[end.node] == whole.nodes[end.node].state == "failed"
+    if naive.failed_node:
+        assert naive.nodes[naive.failed_node].state == whole.nodes[naive.failed_node].state == "failed"
     if handler is not None:
         assert states(driver)[handler] == naive.nodes[handler].state
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from workflows.domain.template import Path, Reference, TemplateError, references, resolve
+from foundation.expressions import ExpressionLimits
+from workflows.domain.template import Path, Reference, TemplateError, lost_parts, references, resolve
 
 DUE_AT, LAST = "due_at", "last"
 NAMES = frozenset({DUE_AT, LAST})
@@ -21,10 +22,11 @@ def template_of(target: Mapping[str, Any]) -> tuple[Path, Any]:
     return (kind, part), target[kind].get(part)
 
 
-def template_errors(target: Mapping[str, Any]) -> Iterator[TemplateError]:
-    """Yield the errors of a target's references."""
+def template_errors(target: Mapping[str, Any], limits: ExpressionLimits) -> Iterator[TemplateError]:
+    """Yield the errors of a target's references. limits: of their expressions."""
     path, template = template_of(target)
-    for found in references(template, path):
+    yield from lost_parts(template, path)
+    for found in references(template, path, limits):
         if isinstance(found, TemplateError):
             yield found
         elif unknown := sorted(found.expression.names - NAMES):
