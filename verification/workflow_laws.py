@@ -5,11 +5,12 @@ asked what it should have done."""
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap, Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 
@@ -115,18 +116,35 @@ class _Rows:
             return stored_output(node, self.ports)
         return self.jobs[node.job_id].result if node.job_id in self.jobs else None
 
-    def scope(self, node: Node) -> dict[str, Any]:
+    def scope(self, node: Node) -> Mapping[str, Any]:
         """Return the values by which the references of a node began when it started."""
-        scope = {key: self.output(key) for key in self.run.node_states}
-        scope |= {INPUTS: self.run.inputs, RUN: {"id": self.run.id, "round": node.round}}
+        run = self.run
+        names = {INPUTS: run.inputs, RUN: {"id": run.id, "round": node.round}}
         if self.is_handler(node):
-            run = self.run
-            scope[ERROR] = {
+            names[ERROR] = {
                 "node": run.error_node or None,
                 "code": run.error_code,
                 "message": run.error_message,
             }
-        return scope
+        return ChainMap(names, cast(MutableMapping[str, Any], _Outputs(self)))
+
+
+class _Outputs(Mapping[str, Any]):
+    """Outputs by node; reading one that is too large raises OverBudget."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._rows.run.node_states:
+            raise KeyError(key)
+        return self._rows.output(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows.run.node_states)
+
+    def __len__(self) -> int:
+        return len(self._rows.run.node_states)
 
 
 def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
@@ -263,7 +281,7 @@ def _inputs(rows: _Rows) -> Iterator[str]:
             names: dict[str, Any] = {INDEX: node.index}
             if spec.map is not None and spec.map.over is not None:
                 names[ITEM] = items[own.node_id].get(node.index)
-            scope = ChainMap(names, dict(scope))
+            scope = ChainMap(names, cast(MutableMapping[str, Any], scope))
         try:
             wanted = resolve(spec.settings, scope, budget=rows.costs.budget())
         except Unresolved as error:
@@ -290,8 +308,8 @@ def _output(rows: _Rows) -> Iterator[str]:
     run = rows.run
     if run.state != RunState.COMPLETED or any(job.round > 1 for job in rows.jobs.values()):
         return  # a dead letter that was retried after the end changes no output
-    scope = {key: rows.output(key) for key in run.node_states}
-    scope |= {INPUTS: run.inputs, RUN: {"id": run.id, "round": run.round}}
+    names = {INPUTS: run.inputs, RUN: {"id": run.id, "round": run.round}}
+    scope = ChainMap(names, cast(MutableMapping[str, Any], _Outputs(rows)))
     try:
         wanted = resolve(rows.plan.output, scope, budget=rows.costs.budget())
     except Unresolved as error:
@@ -400,7 +418,11 @@ def _joined(rows: _Rows, node: Node, state: MapState) -> Iterator[str]:
     jobs = (rows.jobs.get(child.job_id or "") for child in rows.children(node.base, 1, node.round))
     if any(job is not None and is_erased(job.result) for job in jobs):
         return
-    found = rows.output_of(node) or []
+    try:
+        found = rows.output_of(node) or []
+    except OverBudget:  # references can't read it
+        artifact = Artifact.objects.get(id=node.output_artifact or "")
+        found = json.loads(rows.ports.artifact_store.read(artifact.key, 0, artifact.bytes))
     # a dead letter that was retried after the map had ended leaves the list as the nodes after it saw it
     retried = {
         child.index

@@ -244,10 +244,111 @@ def test_erasing_a_run_erases_its_long_outputs(theatre: Theatre) -> None:
     assert [one is not None and is_blocked(one) for one in left] == [True, True]
 
 
+# -- larger than a value -------------------------------------------------------------------------------------
+
+
+def large_map(**more: Any) -> dict[str, Any]:
+    """A map whose output is too large to be a value, as are those of some of its children."""
+    deep = {
+        "model": "m",
+        "payload": {"seconds": 0.001, "echo": [{"$ref": "index"}, TEXT]},
+        "map": {"count": 3},
+    }
+    return {"nodes": {"all": {**deep, "map": {"count": 5}}, **more}}
+
+
+@pytest.fixture
+def small_values(settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=1_900)
+
+
+@pytest.mark.usefixtures("small_values")
+def test_the_output_of_a_map_that_is_larger_than_a_value_is_an_artifact(theatre: Theatre) -> None:
+    """A reference to all of it selects the artifact, for a node and for the run; one to a part of it fails
+    its node alone."""
+    definition = large_map(
+        file=model(payload={"echo": {"$ref": "all"}}),
+        part=model(payload={"echo": {"$ref": "all[0].echo"}}),
+    )
+    run = theatre.to_end(theatre.start({**definition, "output": {"$ref": "all"}}))
+    assert states(run) == {"all": "completed", "file": "completed", "part": "failed"}
+    assert Node.objects.get(key="part").code == "value_too_large"
+    assert "(DISPATCHER_WORKFLOW_VALUE_BYTES)" in Node.objects.get(key="part").detail
+    node = Node.objects.get(key="all")
+    assert node.output is None
+    assert [one["echo"] for one in of(theatre, node.output_artifact)] == [[n, TEXT] for n in range(5)]
+    job = Job.objects.get(id=Node.objects.get(key="file").job_id)
+    assert job.payload["echo"] == ref(node.output_artifact or "")
+    assert ArtifactUse.objects.filter(job=job.id, artifact=node.output_artifact).exists()
+    run = theatre.to_end(theatre.start({**large_map(), "output": {"it": {"$ref": "all"}}}))
+    assert (run.state, run.output) == (RunState.COMPLETED, {"it": ref(node.output_artifact or "")})
+
+
+@pytest.mark.usefixtures("small_values")
+def test_outputs_of_all_kinds_of_children_are_joined_in_order(theatre: Theatre) -> None:
+    """Also of sub-runs, whose outputs are artifacts; a failed child has null."""
+    echo = model(payload={"echo": TEXT}, map={"count": {"$ref": "inputs"}})
+    first = {"$ref": "all[0].echo", "default": None}
+    theatre.put("sub", {"nodes": {"all": echo}, "output": [first, first]})
+    subs = {"workflow": "sub", "inputs": {"$ref": "item"}, "map": {"over": [1, -1, 1, 0], "fail_at": 2}}
+    run = theatre.start({"nodes": {"subs": subs}})
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED, run.error_message
+    node = Node.objects.get(key="subs")
+    assert of(theatre, node.output_artifact) == [[TEXT] * 2, None, [TEXT] * 2, [None] * 2]
+
+
+@pytest.mark.usefixtures("small_values")
+def test_a_large_output_that_the_store_refuses_costs_no_result(theatre: Theatre, settings: Any) -> None:
+    """After a restart the map joins its items again, and none of them runs again."""
+    limits = settings.DISPATCHER
+    settings.DISPATCHER = replace(limits, tenant_artifact_bytes=1_000)
+    run = theatre.to_end(theatre.start(large_map()))
+    node = Node.objects.get(key="all")
+    assert (run.state, node.code) == (RunState.FAILED, "output_not_stored")
+    assert "restart the run to join them again" in node.detail
+    settings.DISPATCHER = replace(limits, max_artifact_bytes=1_000)
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert "DISPATCHER_MAX_ARTIFACT_BYTES" in Node.objects.get(key="all", round=2).detail
+    settings.DISPATCHER = limits
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED, run.error_message
+    assert Job.objects.count() == 5
+    joined = of(theatre, Node.objects.get(key="all", round=3).output_artifact)
+    assert [one["echo"][0] for one in joined] == list(range(5))
+
+
+@pytest.mark.usefixtures("small_values")
 @pytest.mark.sqlite_only
-def test_an_artifact_that_is_too_large_is_not_read(theatre: Theatre, settings: Any) -> None:
+def test_a_large_output_waits_for_a_store_that_does_not_answer(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = theatre.start(large_map())
+
+    def down(*given: Any, **more: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(long_outputs, "keep_file", down)
+        with pytest.raises(StoreUnavailable):
+            theatre.to_end(run)
+    assert states(run) == {"all": "running"}
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED, run.error_message
+
+
+@pytest.mark.sqlite_only
+def test_an_artifact_that_is_too_large_is_not_read(
+    theatre: Theatre, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = theatre.to_end(theatre.start(long_map()))
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=1_000)
+    with pytest.raises(long_outputs.OverBudget, match="references read parts of up to 1000 "):
+        long_outputs.stored_output(run, theatre.ports)
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=100)
-    with pytest.raises(long_outputs.OverBudget, match="bytes; references read up to 400"):
+    monkeypatch.setattr(theatre.ports.artifact_store, "read", None)  # its bytes are not even read
+    with pytest.raises(long_outputs.OverBudget, match="references read parts of up to 100 "):
         long_outputs.stored_output(run, theatre.ports)
     theatre.keeps_laws = False

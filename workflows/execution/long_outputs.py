@@ -44,16 +44,22 @@ def keep_long(run: Run, output: Any, writes: Writes, ports: Ports) -> str | None
     file.add(text)
     try:
         require_one_host(ports, also_here=True)
-        artifact = keep_file(
-            file.done(media_type=OUTPUT_TYPE, name=OUTPUT_NAME),
-            tenant_id=run.tenant_id,
-            content_type=OUTPUT_TYPE,
-            store=ports.artifact_store,
-            now=ports.clock.now(),
-        )
+        return keep_output(run, file, writes, ports)
     except (ArtifactRefused, ArtifactStoreOfOneHost, StoreError) as error:
         log.warning("long_output_kept_inline", run_id=run.id, error=str(error))
         return None
+
+
+def keep_output(run: Run, file: HashedFile, writes: Writes, ports: Ports) -> str:
+    """Store the JSON of an output as an artifact, and add the run's use of it to the writes; return its id.
+    Raises ArtifactRefused, StoreError."""
+    artifact = keep_file(
+        file.done(media_type=OUTPUT_TYPE, name=OUTPUT_NAME),
+        tenant_id=run.tenant_id,
+        content_type=OUTPUT_TYPE,
+        store=ports.artifact_store,
+        now=ports.clock.now(),
+    )
     writes.run_uses[run.id, artifact.pk] = new_run_use(run.id, artifact.pk)
     return artifact.pk
 
@@ -61,16 +67,23 @@ def keep_long(run: Run, output: Any, writes: Writes, ports: Ports) -> str | None
 def read_long(artifact_id: str, ports: Ports) -> Any:
     """Return an output that is an artifact. Raises OverBudget if it was removed or is too long, and
     StoreError."""
-    most = settings.DISPATCHER.workflow_value_bytes * _LONGEST
+    most = settings.DISPATCHER.workflow_value_bytes
     artifact = Artifact.objects.filter(pk=artifact_id, state=Artifact.State.STORED).first()
     try:
-        if artifact is not None and artifact.bytes <= most:
-            return json.loads(ports.artifact_store.read(artifact.key, 0, artifact.bytes))
+        if artifact is not None and artifact.bytes <= most * _LONGEST:
+            found = json.loads(ports.artifact_store.read(artifact.key, 0, artifact.bytes))
+            if measure(found, most).count <= most:
+                return found
     except NoSuchObject:
         artifact = None
     if artifact is None:
         raise OverBudget(OUTPUT_GONE, f"the output is the artifact {artifact_id}, which was removed")
-    raise OverBudget(TOO_LARGE, f"the output has {artifact.bytes} bytes; references read up to {most}")
+    raise OverBudget(
+        TOO_LARGE,
+        f"the output is an artifact of {artifact.bytes} bytes; references read parts of up to {most} "
+        "(DISPATCHER_WORKFLOW_VALUE_BYTES). A reference to all of it selects the artifact",
+        whole=ref(artifact_id),
+    )
 
 
 def is_stored(artifact_id: str) -> bool:

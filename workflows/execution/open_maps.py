@@ -12,12 +12,13 @@ from django.db.models import QuerySet
 
 from jobs.ports import Ports
 from workflows.domain.advance import NodeMove, Window, children_to_start, end_of_map
-from workflows.domain.budget import Costs, OverBudget
+from workflows.domain.budget import TOO_LARGE, Costs, OverBudget
 from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeSpec, Plan
 from workflows.domain.states import NodeState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution import reads
 from workflows.execution.file_maps import FileFault, items_of, read_on
+from workflows.execution.joined_outputs import keep_joined
 from workflows.execution.reasons import reason_of
 from workflows.execution.scope import map_output
 from workflows.execution.starts import CHUNK, NodeStarter
@@ -192,7 +193,7 @@ class OpenMaps:
         if end is NodeState.COMPLETED:
             children = self._unwritten_children(state)  # they are not in the database yet
             try:
-                node.output = map_output(self._run, state, children, self._costs.budget(), self._ports)
+                self._join(state, children)
             except OverBudget as error:
                 end, node.code = NodeState.FAILED, error.code
                 node.detail = f"the list of the map's outputs: {error}"
@@ -202,6 +203,17 @@ class OpenMaps:
             if (first := self._first_failure(state)) is not None and (why := reason_of(first)):
                 node.detail += f"; {first.key} failed: {why}"
         return NodeMove(node.base, end, node.code, node.detail, node.output)
+
+    def _join(self, state: MapState, ended: Sequence[Node]) -> None:
+        """Set the output of a map. ended: children whose ends are not written yet. Raises OverBudget,
+        StoreError."""
+        run, node, ports = self._run, state.node, self._ports
+        try:
+            node.output = map_output(run, state, ended, self._costs.budget(), ports)
+        except OverBudget as error:
+            if error.code != TOO_LARGE:
+                raise
+            node.output_artifact = keep_joined(run, state, ended, self._writes, ports)
 
     def _first_failure(self, state: MapState) -> Node | None:
         """Return the first failed child of a map in this round, by its index."""
