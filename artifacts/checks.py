@@ -1,21 +1,34 @@
-"""Checks of the settings at start (`manage.py check`): a store that can't be made stops the process."""
+"""Checks of the settings at start (`manage.py check`): a store that can't be made, or could not take what the
+settings allow, stops the process."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Error, Warning
 
 from artifacts.store.place import S3Place, read_place
-from artifacts.store.s3 import NoBoto, require_boto
+from artifacts.store.s3 import MAX_OBJECT_BYTES, MAX_PUT_BYTES, NoBoto, require_boto
 
 
 def check_store(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    """Check that S3 has its package."""
+    """Check that S3 has its package, and takes artifacts of the largest size."""
+    if not isinstance(read_place(settings.DISPATCHER.artifact_store), S3Place):
+        return []
     try:
-        if isinstance(read_place(settings.DISPATCHER.artifact_store), S3Place):
-            require_boto()
+        require_boto()
     except NoBoto as error:
         return [Error(str(error), id="artifacts.E001")]
+    most = settings.DISPATCHER.max_artifact_bytes
+    if most > MAX_OBJECT_BYTES:
+        text = f"DISPATCHER_MAX_ARTIFACT_BYTES is {most}; S3 takes objects of up to {MAX_OBJECT_BYTES} bytes."
+        return [Error(text, hint=f"Set it to {MAX_OBJECT_BYTES} or less.", id="artifacts.E002")]
+    if most > MAX_PUT_BYTES:
+        text = (
+            f"DISPATCHER_MAX_ARTIFACT_BYTES is {most}; GPU servers send an output in one PUT, of which S3 "
+            f"takes up to {MAX_PUT_BYTES} bytes."
+        )
+        hint = "Larger uploads of clients are sent in parts; larger outputs of GPU servers are refused."
+        return [Warning(text, hint=hint, id="artifacts.W002")]
     return []

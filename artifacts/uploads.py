@@ -91,6 +91,11 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
             f"An artifact may have up to {limits.max_artifact_bytes} bytes (DISPATCHER_MAX_ARTIFACT_BYTES), "
             f"not {wanted.bytes}."
         )
+    if store.max_object_bytes is not None and wanted.bytes > store.max_object_bytes:
+        raise ArtifactTooLarge(
+            f"The store takes objects of up to {store.max_object_bytes} bytes, not {wanted.bytes} "
+            "(DISPATCHER_ARTIFACT_STORE)."
+        )
     row, left_upload = _row_for(wanted, now)
     if left_upload:
         store.abandon_parts(row.key, left_upload)
@@ -106,6 +111,15 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
     if row.state == State.STORED or (found is not None and _confirm(row, found, store, now)):
         return Promise(row, None)
     return Promise(row, store.sign_put(row.key, row.bytes, limits.artifact_url_seconds))
+
+
+def require_one_put(size: int, store: Store, *, otherwise: str) -> None:
+    """Raise ArtifactTooLarge for an object that the store does not take in one request. otherwise: what to
+    do."""
+    if store.max_put_bytes is not None and size > store.max_put_bytes:
+        raise ArtifactTooLarge(
+            f"The store takes up to {store.max_put_bytes} bytes in one PUT, not {size}: {otherwise}."
+        )
 
 
 def _was_erased(row: Artifact, now: datetime) -> bool:

@@ -87,6 +87,10 @@ class Store(Protocol):
 
     is_shared: bool
     """True if processes on several hosts see the same objects."""
+    max_put_bytes: int | None
+    """Of an object that is put in one request; None: any number."""
+    max_object_bytes: int | None
+    """Of any object."""
 
     def sign_put(self, key: ObjectKey, size: int, seconds: float) -> SignedRequest:
         """Return a request that stores the object, if its body has exactly this size and the key's hash, and

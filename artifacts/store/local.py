@@ -58,6 +58,9 @@ class LocalStore:
     file system that all hosts see.
     """
 
+    max_put_bytes: int | None = None
+    max_object_bytes: int | None = None
+
     def __init__(
         self,
         root: Path,

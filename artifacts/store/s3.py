@@ -38,9 +38,14 @@ from artifacts.store.contract import (
 from artifacts.store.names import attachment, served_type
 from artifacts.store.place import S3Place
 
+MAX_OBJECT_BYTES = 5 * 1024**4
+MAX_PUT_BYTES = 5 * 1024**3
+MAX_PARTS = 10_000
+"""Limits of S3. A part has 5 MiB or more, except for the last one."""
 PART_BYTES = 64 * 1024 * 1024
 PART_AGAIN_BYTES = 8 * 1024 * 1024
-"""Size of the parts in which the dispatcher itself writes: one is in memory or in a file at a time."""
+"""Size of the parts in which the dispatcher itself writes: one is in memory or in a file at a time. Parts of
+objects that would have too many of them are larger (`_part_bytes`)."""
 UNCHECKED = "p/"
 """Begin of the keys under which parts are joined, until their hash is checked."""
 _TOKEN = re.compile(r"[0-9a-f]{16}\Z")
@@ -68,6 +73,7 @@ class S3Store:
     """
 
     is_shared = True
+    max_put_bytes, max_object_bytes = MAX_PUT_BYTES, MAX_OBJECT_BYTES
 
     def __init__(
         self, place: S3Place, now: Callable[[], datetime], *, skew_seconds: float = SKEW_SECONDS
@@ -238,11 +244,11 @@ class S3Store:
         token = secrets.token_hex(8)
         with _store_errors():
             begun = self._client().create_multipart_upload(**self._unchecked(key, token))
-        return UploadInParts(f"{token}:{begun['UploadId']}", PART_BYTES, number_of_parts(size, PART_BYTES))
+        return _in_parts(f"{token}:{begun['UploadId']}", size)
 
     def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
         stored = frozenset(self._stored_parts(self._upload(key, upload), size))
-        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES), stored)
+        return _in_parts(upload, size, stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
         named = self._upload(key, upload)
@@ -259,7 +265,7 @@ class S3Store:
 
     def _join(self, named: Mapping[str, str], size: int) -> None:
         found = self._stored_parts(named, size)
-        parts = number_of_parts(size, PART_BYTES)
+        parts = number_of_parts(size, _part_bytes(size))
         missing = sorted(set(range(1, parts + 1)) - found.keys())
         if missing:
             raise NoSuchObject(f"{len(missing)} of {parts} parts are missing, the first is {missing[0]}.")
@@ -300,8 +306,9 @@ class S3Store:
             upload = client.create_multipart_upload(**named)["UploadId"]
         done = []
         try:
-            for number, first in enumerate(range(0, size, PART_BYTES), 1):
-                last = min(first + PART_BYTES, size) - 1
+            part_bytes = _part_bytes(size)
+            for number, first in enumerate(range(0, size, part_bytes), 1):
+                last = min(first + part_bytes, size) - 1
                 with _source_errors():
                     answer = client.upload_part_copy(
                         **named,
@@ -475,12 +482,25 @@ def _new_client(endpoint: str, region: str) -> Any:
     )
 
 
+def _part_bytes(size: int, least: int | None = None) -> int:
+    """Return the size of the parts of an object of `size` bytes: as small as S3 takes them, but `least` or
+    more (default: `PART_BYTES`), in whole MiB beyond that."""
+    least = PART_BYTES if least is None else least
+    of_most = -(-size // MAX_PARTS)
+    return least if of_most <= least else -(-of_most // CHUNK_BYTES) * CHUNK_BYTES
+
+
+def _in_parts(upload: str, size: int, stored: frozenset[int] = frozenset()) -> UploadInParts:
+    part_bytes = _part_bytes(size)
+    return UploadInParts(upload, part_bytes, number_of_parts(size, part_bytes), stored)
+
+
 def _complete_ones(parts: Iterable[Mapping[str, Any]], size: int) -> dict[int, str]:
     """Return the tags of the parts that have the size of their number in an object of `size` bytes."""
-    found = {}
+    found, part_bytes = {}, _part_bytes(size)
     for part in parts:
         with suppress(ValueError):  # no such number
-            if part["Size"] == size_of_part(size, PART_BYTES, part["PartNumber"]):
+            if part["Size"] == size_of_part(size, part_bytes, part["PartNumber"]):
                 found[part["PartNumber"]] = part["ETag"]
     return found
 
@@ -502,17 +522,18 @@ def _collect(chunks: Iterable[bytes], size: int, kept: Any, sha256: str) -> None
 
 
 def _parts(chunks: Iterable[bytes], size: int, digest: Any) -> Iterator[bytes]:
-    """Yield the bytes in parts of `PART_AGAIN_BYTES`. Raises WrongBytes for another size than `size`."""
-    waiting, received = bytearray(), 0
+    """Yield the bytes in parts of `PART_AGAIN_BYTES`, or more of a very large object. Raises WrongBytes for
+    another size than `size`."""
+    waiting, received, part_bytes = bytearray(), 0, _part_bytes(size, PART_AGAIN_BYTES)
     for chunk in chunks:
         received += len(chunk)
         if received > size:
             raise WrongBytes(f"More than the declared {size} bytes were sent.")
         digest.update(chunk)
         waiting += chunk
-        while len(waiting) >= PART_AGAIN_BYTES:
-            part = bytes(memoryview(waiting)[:PART_AGAIN_BYTES])
-            del waiting[:PART_AGAIN_BYTES]
+        while len(waiting) >= part_bytes:
+            part = bytes(memoryview(waiting)[:part_bytes])
+            del waiting[:part_bytes]
             yield part
     if received != size:
         raise WrongBytes(f"{received} of the declared {size} bytes were sent.")

@@ -16,7 +16,15 @@ from rest_framework.response import Response
 from artifacts.models import Artifact
 from artifacts.removal import remove_now
 from artifacts.store.contract import SignedRequest, StoreUnavailable
-from artifacts.uploads import Promise, Wanted, complete, confirm, promise, promise_parts
+from artifacts.uploads import (
+    Promise,
+    Wanted,
+    complete,
+    confirm,
+    promise,
+    promise_parts,
+    require_one_put,
+)
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import PARAMETERS, allow_only, choice_parameter
@@ -53,6 +61,8 @@ class Artifacts(JobView):
         body = read_body(bodies.NewArtifact, request.data)
         store, now = self.ports.artifact_store, self.ports.clock.now()
         require_shared_store(self.ports)
+        if not body.parts:
+            require_one_put(body.bytes, store, otherwise='send it in parts ("parts": true)')
         made = promise(
             Wanted(
                 tenant_id,

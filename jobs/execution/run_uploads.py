@@ -18,6 +18,7 @@ from artifacts.outputs import SavedOutput, reserve
 from artifacts.refs import only_ref, ref
 from artifacts.reservations import require_room
 from artifacts.store.contract import SignedRequest, is_blocked
+from artifacts.uploads import require_one_put
 from jobs.domain.errors import AttemptOver, TooManyRunArtifacts
 from jobs.execution.pushed_results import read_attempt
 from jobs.models import Job
@@ -63,6 +64,7 @@ def promise_output(job_id: str, attempt_id: str, wanted: WantedOutput, ports: Po
             f"An artifact may have {limits.max_artifact_bytes} bytes (DISPATCHER_MAX_ARTIFACT_BYTES), not "
             f"{wanted.bytes}."
         )
+    require_one_put(wanted.bytes, store, otherwise="name several smaller outputs in the result")
     row = RunUpload.objects.filter(attempt=attempt_id, sha256=wanted.sha256).first()
     if row is None:
         new = RunUpload(

@@ -28,6 +28,8 @@ class SimulatedStore:
     """A bucket. The simulator's own calls, which no fiber makes, meet no fault."""
 
     is_shared = True
+    max_put_bytes: int | None = None
+    max_object_bytes: int | None = None
 
     def __init__(self, scheduler: Scheduler, active_faults: ActiveFaults) -> None:
         self._scheduler, self._faults = scheduler, active_faults

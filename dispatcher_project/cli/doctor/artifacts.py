@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from django.core.exceptions import ImproperlyConfigured
 
+from artifacts.checks import check_store
 from artifacts.models import Artifact
 from artifacts.store.contract import Store, StoreError
 from artifacts.store.presence import find_expected
@@ -40,6 +41,9 @@ def artifacts(view: View) -> Iterator[Finding]:
             f"set {_SETTING} to s3://BUCKET, or to a folder that all hosts share (?shared=1)",
         )
         return
+    for message in check_store(None):
+        advice = "lower it: PUTs beyond that are refused"
+        yield Finding(Level.WARNING, "artifacts", message.msg, message.hint or "", advice)
     yield _objects(store)
 
 

@@ -25,6 +25,27 @@ def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert "gpu-dispatcher[s3]" in check_store(None)[0].msg
 
 
+@pytest.mark.parametrize(
+    ("store", "most", "found"),
+    [
+        ("s3://films", 5 * 1024**3, []),
+        ("s3://films", 5 * 1024**3 + 1, ["artifacts.W002"]),
+        ("s3://films", 5 * 1024**4, ["artifacts.W002"]),
+        ("s3://films", 5 * 1024**4 + 1, ["artifacts.E002"]),
+        ("", 10**15, []),
+    ],
+)
+def test_sizes_that_s3_does_not_take_are_found_at_start(
+    monkeypatch: pytest.MonkeyPatch, store: str, most: int, found: list[str]
+) -> None:
+    monkeypatch.setattr("artifacts.checks.require_boto", lambda: None)
+    limits = replace(settings.DISPATCHER, artifact_store=store, max_artifact_bytes=most)
+    monkeypatch.setattr(settings, "DISPATCHER", limits)
+    messages = check_store(None)
+    assert [one.id for one in messages] == found
+    assert all(f"DISPATCHER_MAX_ARTIFACT_BYTES is {most}" in one.msg for one in messages)
+
+
 def test_a_process_has_one_store_until_its_settings_change(monkeypatch: pytest.MonkeyPatch) -> None:
     of_process = ProcessStore()
     now = lambda: datetime.now(UTC)  # noqa: E731

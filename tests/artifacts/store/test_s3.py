@@ -77,3 +77,23 @@ def test_a_full_disk_for_temporary_files_is_named(
     answers.add_client_error("head_object", "404", http_status_code=404)
     with pytest.raises(StoreUnavailable, match=r"No space left on device \(TMPDIR\)"):
         store.write(KEY, len(DATA), [DATA])
+
+
+@pytest.mark.parametrize("size", [1, 625 * 1024**3, 625 * 1024**3 + 1, s3.MAX_OBJECT_BYTES])
+def test_an_object_has_as_many_parts_as_s3_takes(store: S3Store, answers: Stubber, size: int) -> None:
+    answers.add_response("create_multipart_upload", {"UploadId": "u"})
+    found = store.begin_parts(KEY, size)
+    assert found.parts <= s3.MAX_PARTS
+    assert 5 * 1024**2 <= found.part_bytes <= s3.MAX_PUT_BYTES
+    assert (found.parts - 1) * found.part_bytes < size <= found.parts * found.part_bytes
+    assert (found.part_bytes > s3.PART_BYTES) == (size > 625 * 1024**3)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(10, [8, 2]), (80, [8] * 10), (90, [9] * 10), (81, [9] * 9)])
+def test_what_the_dispatcher_writes_itself_has_no_more_parts_either(
+    monkeypatch: pytest.MonkeyPatch, size: int, expected: list[int]
+) -> None:
+    for name, value in (("MAX_PARTS", 10), ("PART_AGAIN_BYTES", 8), ("CHUNK_BYTES", 1)):
+        monkeypatch.setattr(s3, name, value)
+    chunks = [b"x" * 7] * (size // 7) + [b"x" * (size % 7)]
+    assert [len(part) for part in s3._parts(chunks, size, hashlib.sha256())] == expected

@@ -147,6 +147,20 @@ def test_each_limit_names_its_value(acme: Account, monkeypatch: pytest.MonkeyPat
     assert many["Retry-After"] == "10"
 
 
+def test_what_the_store_does_not_take_in_one_request_is_sent_in_parts(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "max_put_bytes", 4)
+    answer = promise(acme, b"12345")
+    assert (answer.status_code, answer.json()["code"]) == (413, "artifact_too_large")
+    assert "up to 4 bytes in one PUT, not 5: send it in parts" in answer.json()["detail"]
+    assert not Artifact.objects.exists()
+    assert promise(acme, b"12345", parts=True).status_code == 201
+    monkeypatch.setattr(LocalStore, "max_object_bytes", 5)
+    answer = promise(acme, b"123456", parts=True)
+    assert (answer.status_code, "objects of up to 5 bytes" in answer.json()["detail"]) == (413, True)
+
+
 def test_another_length_replaces_a_promise_but_not_an_artifact(acme: Account, store: Store) -> None:
     wrong = acme.client.post(URL, {"bytes": 5, "sha256": sha(PNG)}, format="json").json()["id"]
     assert upload(acme, store, PNG) == wrong

@@ -12,6 +12,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from artifacts.models import Artifact, RunUpload
+from artifacts.store.local import LocalStore
 from foundation.ids import new_id
 from foundation.secrets import signed
 from gpus.models import ModelConfig
@@ -88,3 +89,13 @@ def test_the_limits_name_themselves(anonymous: APIClient, job: Job, attempt: str
     assert "DISPATCHER_RUN_ARTIFACT_BYTES" in answer.json()["detail"]
     settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=3)
     problem(send(anonymous, job.pk, attempt), 413, "artifact_too_large")
+
+
+def test_an_output_that_the_store_does_not_take_in_one_request_is_refused(
+    anonymous: APIClient, job: Job, attempt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "max_put_bytes", 3)
+    answer = send(anonymous, job.pk, attempt)
+    problem(answer, 413, "artifact_too_large")
+    assert "up to 3 bytes in one PUT, not 4" in answer.json()["detail"]
+    assert not RunUpload.objects.exists()
