@@ -73,7 +73,8 @@ class S3Store:
     """
 
     is_shared = True
-    max_put_bytes, max_object_bytes = MAX_PUT_BYTES, MAX_OBJECT_BYTES
+    max_put_bytes: int | None = MAX_PUT_BYTES
+    max_object_bytes: int | None = MAX_OBJECT_BYTES
 
     def __init__(
         self, place: S3Place, now: Callable[[], datetime], *, skew_seconds: float = SKEW_SECONDS

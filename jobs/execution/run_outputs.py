@@ -142,7 +142,7 @@ class RunOutputs:
     def _require_one_host(self) -> None:
         """Raise _OneHost if the web might not see what this process writes into the store's folder."""
         try:
-            require_one_host(self._ports, also_here=True)
+            require_one_host(self._ports)
         except ArtifactStoreOfOneHost as error:
             raise _OneHost(f"An output of the run was not stored. {error}") from None
         except DatabaseError as error:

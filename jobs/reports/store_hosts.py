@@ -20,6 +20,8 @@ PROCESS_SILENT = timedelta(seconds=60)
 _KINDS = (Process.Kind.WEB, Process.Kind.GPU, Process.Kind.SWEEPS)
 """Processes that read or write artifacts: web processes serve them, GPU workers look for inputs and save
 outputs, the sweeps list them. Nodes and other GPU servers use signed URLs."""
+_HERE = socket.gethostname()
+"""As in the names of this host's processes, which a later name of the host does not change."""
 _QUEUES = frozenset({WORKFLOWS_QUEUE})
 """Queues whose worker reads and writes artifacts, whatever its kind: maps of files, long outputs."""
 
@@ -35,7 +37,7 @@ def store_hosts(now: datetime, *, also_here: bool = False) -> list[str]:
         for name, kind, queues in rows.values_list("name", "kind", "queues")
         if kind in _KINDS or not _QUEUES.isdisjoint(queues.split("\n"))
     }
-    return sorted(hosts | {socket.gethostname()} if also_here else hosts)
+    return sorted(hosts | {_HERE} if also_here else hosts)
 
 
 def check_store_hosts(

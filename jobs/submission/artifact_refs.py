@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 
+from artifacts.models import Artifact, RunUpload
 from artifacts.refs import BadRef, TooManyRefs, find_refs
 from artifacts.store.contract import StoreError
 from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, lock_for_use
@@ -28,15 +29,21 @@ from jobs.reports.store_hosts import store_hosts
 _POINTER = "/payload"
 
 
-def require_one_host(ports: Ports, *, pointer: str | None = None, also_here: bool = False) -> None:
-    """Raise ArtifactStoreOfOneHost if processes of several hosts use a folder that only one of them has.
-
-    also_here: this process is one of them, whether or not it has a row.
-    """
+def require_one_host(ports: Ports, *, pointer: str | None = None) -> None:
+    """Raise ArtifactStoreOfOneHost if processes of several hosts, of which this process is one, use a folder
+    that only one of them has."""
     is_shared = ports.artifact_store.is_shared
-    hosts = () if is_shared else store_hosts(ports.clock.now(), also_here=also_here)
+    hosts = () if is_shared else store_hosts(ports.clock.now(), also_here=True)
     if len(hosts) > 1:
         raise ArtifactStoreOfOneHost(len(hosts), pointer=pointer)
+
+
+def require_host_of_files(tenant_id: int, ports: Ports) -> None:
+    """Raise ArtifactStoreOfOneHost where `require_one_host` does, if the tenant has files: what an erasure
+    removes in this process may be in another host's folder."""
+    has_rows = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None).exists()
+    if has_rows or RunUpload.objects.filter(tenant_id=tenant_id).exists():
+        require_one_host(ports)
 
 
 _WHY = {
@@ -50,7 +57,7 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
     """Return the ids of the artifacts that a payload refers to, all of them stored.
 
     text: the payload as JSON. Raises ArtifactMissing, ArtifactRefInvalid, TooManyArtifacts,
-    ArtifactStoreUnavailable.
+    ArtifactStoreUnavailable, ArtifactStoreOfOneHost.
     """
     try:
         found = find_refs(payload, settings.DISPATCHER.max_artifact_refs)
@@ -69,6 +76,8 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
         raise ArtifactStoreUnavailable(
             f"It is unknown whether an upload is complete. {error}", pointer=_POINTER, retry_after_seconds=5.0
         ) from None
+    if NOT_UPLOADED in unusable.values():
+        require_one_host(ports, pointer=_POINTER)  # else the bytes may be in another host's folder
     for artifact_id, reason in unusable.items():
         raise ArtifactMissing(
             _WHY[reason].format(id=artifact_id), pointer=_POINTER + pointer(found[artifact_id])

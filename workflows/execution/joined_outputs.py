@@ -41,7 +41,7 @@ def keep_joined(run: Run, state: MapState, ended: Iterable[Node], writes: Writes
     """Store the list of the outputs of a map's children; return the id of its artifact. ended: children
     whose ends are not written yet. Raises OverBudget, StoreError."""
     try:
-        require_one_host(ports, also_here=True)
+        require_one_host(ports)
         with tempfile.TemporaryFile() as temporary:
             file, most = HashedFile(temporary), settings.DISPATCHER.max_artifact_bytes
             for piece in _pieces(run, state, ended, ports):

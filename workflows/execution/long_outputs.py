@@ -43,7 +43,7 @@ def keep_long(run: Run, output: Any, writes: Writes, ports: Ports) -> str | None
     file = HashedFile(io.BytesIO())
     file.add(text)
     try:
-        require_one_host(ports, also_here=True)
+        require_one_host(ports)
         return keep_output(run, file, writes, ports)
     except (ArtifactRefused, ArtifactStoreOfOneHost, StoreError) as error:
         log.warning("long_output_kept_inline", run_id=run.id, error=str(error))

@@ -102,7 +102,7 @@ class Command(TerminalCommand):
             digest.update(chunk)
             size += len(chunk)
         tenant = tenant_named(options["tenant"])
-        require_one_host(ports, also_here=True)
+        require_one_host(ports)
         wanted = Wanted(
             tenant.pk,
             digest.hexdigest(),
@@ -146,7 +146,7 @@ class Command(TerminalCommand):
         if not options["names"]:
             raise CommandError("rm takes ids of artifacts")
         rows = [artifact_row(name) for name in options["names"]]  # all are checked before one is removed
-        require_one_host(ports, also_here=True)
+        require_one_host(ports)
         for row in rows:
             remove_now(row.pk, ports.artifact_store, ports.clock.now())
         if self.as_json:

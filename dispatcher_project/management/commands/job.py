@@ -13,7 +13,6 @@ from django.core.management.base import CommandError, CommandParser
 
 from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
-from artifacts.models import ArtifactUse
 from artifacts.refs import only_ref
 from artifacts.store.contract import StoreError
 from artifacts.uses import is_result_of
@@ -36,7 +35,7 @@ from jobs.models import Attempt, Event, Job
 from jobs.operations.erase import erase_job_data
 from jobs.operations.explain_job import explain_job
 from jobs.reports.progress import progress_of
-from jobs.submission.artifact_refs import require_one_host
+from jobs.submission.artifact_refs import require_host_of_files
 from jobs.transitions import WAITING
 
 if TYPE_CHECKING:
@@ -162,8 +161,7 @@ class Command(TerminalCommand):
     def _erase(self, job: Job, options: dict[str, Any]) -> None:
         self.confirm(f"Erase payload, result, log and files of job {job.id}?", options)
         real = ports.production_ports()
-        if ArtifactUse.objects.filter(job=job.id).exists():
-            require_one_host(real, also_here=True)  # else the rows go, and the files stay
+        require_host_of_files(job.tenant_id, real)  # else the rows go, and the files stay
         artifacts = erase_job_data(job.id, ports=real, by=cli_actor())
         document = {"job_id": job.id, "erased_at": real.clock.now(), "artifacts": artifacts}
         files = f", with {counted(artifacts, 'artifact')}" if artifacts else ""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from artifacts.uploads import Wanted, promise
 from dispatcher_project.management.commands import submit as submitting
+from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
@@ -17,6 +24,7 @@ from tests.support.queue_world import QueueWorld
 from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
 def test_a_job_is_stored_with_its_options_and_queued(world: QueueWorld, terminal: Terminal) -> None:
@@ -120,3 +128,26 @@ def test_without_redis_the_job_is_durable(world: QueueWorld, terminal: Terminal)
     world.redis_is_gone = True
     run = terminal("submit", "m", "{}")
     assert (run.status, Job.objects.get().state) == (0, "queued")
+
+
+def test_no_file_is_submitted_from_a_host_that_may_not_have_the_webs_folder(
+    world: QueueWorld, terminal: Terminal, tmp_path: Path, settings: Any
+) -> None:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
+    world.server()
+    image = {"type": "string", "format": "uri", "contentMediaType": "image/png"}
+    ModelConfig.objects.filter(name="m").update(payload_schema={"properties": {"image": image}})
+    world.ports.registry.clear()
+    digest, now = hashlib.sha256(PNG).hexdigest(), world.ports.clock.now()
+    promised = promise(Wanted(world.tenant.pk, digest, len(PNG)), world.ports.artifact_store, now).artifact
+    uri = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    payloads = [json.dumps({"image": one}) for one in (uri, {"$artifact": promised.pk})]
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    for payload in payloads:
+        run = terminal("submit", "m", payload)
+        assert (run.status, "DISPATCHER_ARTIFACT_STORE" in run.said) == (2, True), run.said
+    assert terminal("submit", "m", "{}").status == 0
+    assert [one for one in (tmp_path / "store").rglob("*") if one.is_file()] == []
+    Process.objects.all().delete()
+    assert terminal("submit", "m", payloads[0]).status == 0

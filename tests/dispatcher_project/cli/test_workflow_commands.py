@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from artifacts.models import Artifact
 from dispatcher_project.cli import runs as runs_on_screen
 from dispatcher_project.cli.runs import event_line
 from dispatcher_project.management.commands import run as run_command
 from dispatcher_project.management.commands import workflow as workflow_command
-from gpus.models import AuditEntry
+from foundation.ids import new_id
+from gpus.models import AuditEntry, Process
 from jobs.operations.tenants import create_key
 from tests.support.factories import make_model, make_tenant
 from tests.support.queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
@@ -449,6 +451,23 @@ def test_what_commands_change_is_audited(terminal: Terminal, world: QueueWorld, 
     shown = terminal("run", run_id).said
     assert "run_cancelled" in shown
     assert "run_cancelled:" not in shown, "the text is erased"
+
+
+def test_no_files_of_a_run_are_erased_from_a_host_that_may_not_have_the_webs_folder(
+    terminal: Terminal, world: QueueWorld, file: str
+) -> None:
+    run_id = started(world, terminal, file)
+    terminal("run", run_id, "--cancel")
+    advance(world)
+    now = world.ports.clock.now()
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    film = {"tenant_id": Run.objects.get().tenant_id, "sha256": "0" * 64, "bytes": 1}
+    row = Artifact.objects.create(id=new_id(), created_at=now, expires_at=now, **film)
+    run = terminal("run", run_id, "--erase", "--yes")
+    assert (run.status, "DISPATCHER_ARTIFACT_STORE" in run.said) == (2, True), run.said
+    assert Run.objects.get().erase_requested_at is None
+    row.delete()
+    assert terminal("run", run_id, "--erase", "--yes").status == 0, "there are no files"
 
 
 def test_a_failed_run_names_its_node_once(terminal: Terminal, world: QueueWorld, tmp_path: Path) -> None:
