@@ -27,11 +27,26 @@ PACKAGES = (
 )
 MOST = 3
 """Test files named for a module without one of its name: those that import fewest others."""
+_SIMULATED = "tests/verification/simulation"
+_COMMANDS = "dispatcher_project.management.commands"
+COVERED = {
+    f"{_COMMANDS}.pause": "tests/dispatcher_project/cli/test_switching.py",
+    f"{_COMMANDS}.resume": "tests/dispatcher_project/cli/test_switching.py",
+    "admin_ui.formats.en.formats": "tests/admin_ui/test_formats.py",
+    "verification.hostile.slow_names.sitecustomize": "tests/verification/hostile/test_slow_names.py",
+    "verification.simulation.artifact_faults": f"{_SIMULATED}/test_files.py",
+    "verification.simulation.callback_faults": f"{_SIMULATED}/test_callbacks.py",
+    "verification.simulation.store_faults": f"{_SIMULATED}/test_files.py",
+    "workflows.apps": "tests/dispatcher_project/test_migrations.py",
+    "workflows.schedules.apps": "tests/dispatcher_project/test_migrations.py",
+}
+"""Test files of modules that no test imports: they are loaded by name, or run in another process."""
 _HEAD = """# Which tests cover a module
 
 Written by `.venv/bin/python -m tests.support.map`; a test fails while it is older than the code. A test file
-of the module's name stands alone (**bold**), else those that import it and little else; *by way of* names a
-module that uses it, *in front of* one that it uses, whose tests cover it.
+of the module's name stands alone (**bold**), as does one that `COVERED` in tests/support/map.py names; else
+those that import it and little else. *By way of* names a module that uses it, *in front of* one that it uses,
+whose tests cover it.
 """
 
 
@@ -95,6 +110,8 @@ def covers(
         named = f"tests/{'/'.join(folders)}/test_{name}.py"
         if named in tests:
             return [f"**{named}**"]
+        if module in COVERED:
+            return [COVERED[module]]
         return importers[module][:MOST]
 
     for module in modules:
