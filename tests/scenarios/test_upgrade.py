@@ -27,7 +27,7 @@ BEFORE_LAYOUTS_HAD_ROWS = "688dbe0"
 def test_a_rolling_upgrade_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """From the version before, where this clone has it, to this one with another layout.
 
-    It takes 78 CPU seconds. In the gate tests/jobs/sweeps/test_index_switch.py and test_layout_overlap.py
+    It takes 78 CPU seconds. In the gate tests/jobs/operations/test_index_switch.py and test_layout_overlap.py
     test the switch, the simulation plays two versions, and tests/dispatcher_project/test_migrations.py looks
     for columns that older processes could not leave out. `manage.py prove_upgrade` plays it longer, and from
     version to version of one layout."""

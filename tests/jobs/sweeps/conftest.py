@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.support.queue_world import (
     world,
 )
-from tests.support.servers.health_server import HealthServer
+from tests.support.servers.health_server import gpu
 
-__all__ = ["world"]
-
-
-@pytest.fixture
-def gpu() -> Iterator[HealthServer]:
-    with HealthServer() as server:
-        yield server
+__all__ = ["gpu", "world"]

@@ -1,4 +1,4 @@
-"""Fixtures of this room."""
+"""A shop with a GPU node, for all rooms of jobs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,8 @@
+"""A fleet in the database with a real lease layer, and a clock moved by the test."""
+
+from __future__ import annotations
+
+from tests.support.queue_world import world
+from tests.support.servers.health_server import gpu
+
+__all__ = ["gpu", "world"]
