@@ -149,7 +149,7 @@ def _end(ends: dict[str, Any]) -> str:
         return f"unknown: the run is {'paused' if ends['held'] == PAUSED else 'being cancelled'}"
     unknown = f"no time is known yet of {', '.join(ends['unknown'][:10])}" if ends["unknown"] else ""
     if ends["seconds"] is None:
-        return f"unknown: {unknown}"
+        return f"unknown{f': {unknown}' if unknown else ''}"
     text = f"{'at least ' if unknown else 'about '}{age(ends['seconds'])}"
     if ends["answers"]:
         latest = ends["unanswered_seconds"]

@@ -19,6 +19,7 @@ from jobs.reports.rollups import BOUNDS_SECONDS, span_begin
 from tests.support.fakes import ManualClock
 from tests.workflows.theatre import Theatre, model
 from workflows import operations
+from workflows.domain.plan import Plan
 from workflows.domain.states import NodeState
 from workflows.models import Node, Run
 from workflows.reports.cost import cost_of
@@ -180,6 +181,37 @@ def test_a_job_that_can_not_start_has_no_known_time(theatre: Theatre, kind: Paus
     assert found.unknown == ("a",)
     reason = reasons(theatre, run)["a"]
     assert (reason.starts, reason.reasons[0].code) == (None, f"{kind}_paused")
+
+
+def test_a_map_counts_with_its_items_before_it_starts(theatre: Theatre) -> None:
+    pause = {"timer": {"seconds": 10}}
+    nodes = {
+        "first": {"timer": {"seconds": 1}},
+        "listed": {**pause, "map": {"over": {"$ref": "inputs"}, "max_parallel": 2}, "needs": ["first"]},
+        "counted": {**pause, "map": {"count": 3, "max_parallel": 1}, "needs": ["first"]},
+        "none": {**pause, "map": {"count": 0}},
+        "made": {**pause, "map": {"over": {"$ref": "counted"}}},
+    }
+    run = theatre.start({"nodes": nodes}, [1, 2, 3, 4, 5])
+    found = ends_in(theatre, run)
+    assert found.path == ("first", "counted", "made")
+    assert found.seconds == 1 + 30 + 10, "at least: of made one item"
+    assert found.unknown == ("made",)
+
+
+def test_the_node_of_a_failure_counts_once_it_runs(theatre: Theatre) -> None:
+    spec = {
+        "nodes": {"a": model(payload={"fault": "fail"}), "tell": {"timer": {"seconds": 50}}},
+        "on_failure": {"node": "tell"},
+    }
+    run = theatre.start(spec)
+    theatre.until(run, lambda: run.node_states["tell"] == "running")
+    assert ends_in(theatre, run).seconds == pytest.approx(50, abs=5)
+
+
+def test_a_definition_that_this_release_can_not_read_has_no_known_end(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    assert longest_path(Plan(nodes={}), graph_of(run), lambda node, start: Left(1, 1)) == Forecast()
 
 
 def test_a_held_run_says_so(theatre: Theatre) -> None:

@@ -19,7 +19,7 @@ from jobs.models import Job
 from jobs.ports import Ports
 from jobs.reports.history import WINDOWS
 from jobs.transitions import WAITING
-from workflows.domain.plan import INPUTS, RUN, NodeKind, Plan
+from workflows.domain.plan import INPUTS, RUN, MapSpec, NodeKind, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Reference, Unresolved, references, resolve
 from workflows.models import Run, Wait
@@ -103,13 +103,15 @@ def forecast(
 
 def longest_path(plan: Plan, graph: Graph, left_of: LeftOf) -> Forecast:
     """Return the longest path."""
+    if not plan.nodes:
+        return Forecast()  # of a definition that this release can't read
     ends: dict[str, float] = {}
     latest: dict[str, float | None] = {}
     before: dict[str, str | None] = {}
     answers, unknown = list[str](), list[str]()
     for node in graph.nodes:
-        if node.key not in plan.nodes:
-            continue  # on_failure runs only then
+        if node.key not in plan.nodes and node.state is not NodeState.RUNNING:
+            continue  # on_failure
         start, previous = 0.0, None
         for need in node.spec.needs:
             if ends[need] > start:
@@ -180,8 +182,19 @@ class Remaining:
         one = self._of_one(node, start)
         if node.spec.map is None:
             return one
-        left = 1 if node.counts is None else node.counts.left + node.counts.running
-        return one.times(math.ceil(left / min(node.spec.map.max_parallel, self._at_once(node))))
+        items = self._items(node, node.spec.map)
+        at_once = min(node.spec.map.max_parallel, self._at_once(node))
+        whole = one.times(math.ceil((1 if items is None else items) / at_once))
+        return whole if items is not None else replace(whole, is_known=False)
+
+    def _items(self, node: GraphNode, spec: MapSpec) -> int | None:
+        """Return how many items of a map have not ended; None: its list is not known yet."""
+        if node.counts is not None:
+            return node.counts.left + node.counts.running
+        found = self._resolved(spec.count if spec.over is None else spec.over)
+        if isinstance(found, list):
+            return len(found)
+        return found if type(found) is int else None
 
     def _of_running(self, node: GraphNode) -> Left:
         row = node.row
@@ -242,21 +255,22 @@ class Remaining:
                 return Left(0.0, node.spec.options.get("expires_seconds"), asks=True)
 
     def _of_timer(self, settings: Mapping[str, Any], start: float) -> Left:
-        known = {INPUTS: self._run.inputs, RUN: {"id": self._run.id}}
-        given = {name: settings[name] for name in ("seconds", "until") if name in settings}
-        if any(
-            isinstance(one, Reference) and one.expression.names - known.keys() for one in references(given)
-        ):
-            return UNKNOWN  # of a node that has not ended
-        try:
-            given = resolve(given, known)
-        except Unresolved:
-            return UNKNOWN
-        seconds, until = given.get("seconds"), given.get("until")
+        seconds, until = (self._resolved(settings.get(name)) for name in ("seconds", "until"))
         if isinstance(seconds, int | float) and not isinstance(seconds, bool):
             return _surely(float(seconds))
         at = read_time(until) if isinstance(until, str) else None
         return UNKNOWN if at is None else _surely((at - self._now).total_seconds() - start)
+
+    def _resolved(self, template: Any) -> Any:
+        """Return the value of a template that needs only the inputs; else None."""
+        known = {INPUTS: self._run.inputs, RUN: {"id": self._run.id}}
+        for one in references(template):
+            if not isinstance(one, Reference) or one.expression.names - known.keys():
+                return None
+        try:
+            return resolve(template, known)
+        except Unresolved:
+            return None
 
     def _of_runs(self, name: str) -> float | None:
         if name not in self._runs:
