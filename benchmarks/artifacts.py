@@ -74,7 +74,7 @@ def system(folder: Path, store: str, nice: int = 0) -> Iterator[System]:
     port, store_port = next(ports), next(ports)
     url = f"http://127.0.0.1:{port}"
     listening = [port, store_port] if store == "process" else [port]
-    with EmbeddedValkey(folder / "valkey") as valkey, _bucket(folder, store) as (bucket, bucket_pid):
+    with EmbeddedValkey(folder / "valkey") as valkey, bucket_of(folder, store) as (bucket, server):
         environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.up",
@@ -103,7 +103,7 @@ def system(folder: Path, store: str, nice: int = 0) -> Iterator[System]:
         try:
             for web, one in zip(webs, listening, strict=True):
                 _wait_for(f"http://127.0.0.1:{one}/livez", web)
-            yield System(webs[0].pid, bucket_pid or webs[-1].pid, url, key)
+            yield System(webs[0].pid, server.pid if server else webs[-1].pid, url, key)
         finally:
             for web in webs:
                 web.terminate()
@@ -112,10 +112,10 @@ def system(folder: Path, store: str, nice: int = 0) -> Iterator[System]:
 
 
 @contextmanager
-def _bucket(folder: Path, store: str) -> Iterator[tuple[dict[str, str], int]]:
-    """Yield the settings of a new bucket and the pid of its server; none and 0 for other stores."""
+def bucket_of(folder: Path, store: str) -> Iterator[tuple[dict[str, str], OwnSeaweed | None]]:
+    """Yield the settings of a new bucket and its server; none of them for other stores than "s3"."""
     if store != "s3":
-        yield {}, 0
+        yield {}, None
         return
     (folder / "s3").mkdir()
     server = OwnSeaweed(folder / "s3")
@@ -128,7 +128,7 @@ def _bucket(folder: Path, store: str) -> Iterator[tuple[dict[str, str], int]]:
                 "AWS_ACCESS_KEY_ID": KEY,
                 "AWS_SECRET_ACCESS_KEY": SECRET,
             },
-            server.pid,
+            server,
         )
     finally:
         server.kill()

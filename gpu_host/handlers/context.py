@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpu_host.handlers.errors import Cancelled
-from gpu_host.handlers.files import CACHE_BYTES, INPUTS, InputCache, save_file
+from gpu_host.handlers.files import CACHE_BYTES, INPUTS, InputCache, InputUnavailable, save_file
 from gpus.protocol import Progress, parse_progress
+
+INPUT_SECONDS = 60.0
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 5.0
 
 
 class RunContext:
@@ -20,7 +24,8 @@ class RunContext:
     model: the value that `load()` returned (None without one). output_dir: the run's own folder for files,
     made at first use, and removed some time after the run. job_id, attempt_id: empty if the caller is not a
     dispatcher. on_output: receives (kind, value) of `report`, `log` and `partial`; must not block for long.
-    input_cache_bytes: of inputs that are kept for later runs, beside the folders of runs.
+    input_cache_bytes: of inputs that are kept for later runs, beside the folders of runs. input_seconds: how
+    long an input is waited for while the store is away.
     """
 
     def __init__(
@@ -33,11 +38,12 @@ class RunContext:
         output_dir: Path | None = None,
         on_output: Callable[[str, Any], None] | None = None,
         input_cache_bytes: int = CACHE_BYTES,
+        input_seconds: float = INPUT_SECONDS,
     ) -> None:
         self.model_name, self.job_id, self.attempt_id, self.model = model_name, job_id, attempt_id, model
         self.progress: Progress | None = None
         self._on_output = on_output
-        self._input_cache_bytes = input_cache_bytes
+        self._input_cache_bytes, self._input_seconds = input_cache_bytes, input_seconds
         self._output_dir = output_dir
         self._made = False
         self._cancelled = threading.Event()
@@ -78,11 +84,20 @@ class RunContext:
     def path(self, value: Any) -> Path:
         """Return a file with the bytes of an artifact, which is kept for later runs too; do not change it.
 
-        value: as in the payload, which has a signed URL in place of the reference. Raises BadInput for
-        anything else, and InputUnavailable.
+        value: as in the payload, which has a signed URL in place of the reference. Waits for a minute while
+        the store is away. Raises BadInput for anything else, InputUnavailable and Cancelled.
         """
         folder = self.output_dir
-        return InputCache(folder.parent / INPUTS, self._input_cache_bytes).fetch(value, folder)
+        cache = InputCache(folder.parent / INPUTS, self._input_cache_bytes)
+        until, pause = time.monotonic() + self._input_seconds, _PAUSE_SECONDS
+        while True:
+            try:
+                return cache.fetch(value, folder)
+            except InputUnavailable:
+                if time.monotonic() >= until:
+                    raise
+            self.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def open(self, value: Any) -> BinaryIO:
         """Open an artifact of the payload for reading. Raises as `path`."""

@@ -144,6 +144,11 @@ class OwnSeaweed:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
+    def vacuum(self) -> None:
+        """Give the room of removed objects back."""
+        master = f"http://127.0.0.1:{self._ports['master']}"
+        urllib.request.urlopen(f"{master}/vol/vacuum?garbageThreshold=0.01", timeout=300).close()
+
     def kill(self) -> None:
         """SIGKILL: it does not end at SIGTERM within seconds."""
         if self._process is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +19,7 @@ from artifacts.store.configured import STORE_PATH
 from artifacts.store.local import LocalStore
 from gpu_host.handlers import BadInput
 from gpu_host.handlers.context import RunContext
+from gpu_host.handlers.errors import Cancelled
 from gpu_host.handlers.files import InputCache, InputUnavailable
 from tests.support.servers.artifact_store import serving_store
 
@@ -36,8 +38,8 @@ def put(store: LocalStore, data: bytes, tenant_id: int = 7) -> str:
     return store.sign_get(key, 60.0).url
 
 
-def new_run(folder: Path, name: str, **values: int) -> RunContext:
-    return RunContext(output_dir=folder / "runs" / name, **values)
+def new_run(folder: Path, name: str, **values: Any) -> RunContext:
+    return RunContext(output_dir=folder / "runs" / name, **{"input_seconds": 0.0, **values})
 
 
 def test_an_input_is_read_once_and_opened_again(store, tmp_path, monkeypatch) -> None:
@@ -122,6 +124,29 @@ def test_other_bytes_than_those_of_the_hash_are_refused(store, tmp_path) -> None
     with pytest.raises(InputUnavailable, match="other bytes"):
         run.path(url)
     assert not list((run.output_dir / "inputs").iterdir())
+
+
+def test_a_store_that_is_away_for_a_while_costs_no_run(store, tmp_path, monkeypatch) -> None:
+    url, pauses = put(store, b"picture"), []
+    (file,) = (store.root / "a").rglob(hashlib.sha256(b"picture").hexdigest())
+    file.write_bytes(b"pict")  # as if the answer was cut off
+    run = new_run(tmp_path, "1", input_seconds=60.0)
+
+    def wait(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            file.write_bytes(b"picture")
+
+    monkeypatch.setattr(run, "wait", wait)
+    assert run.path(url).read_bytes() == b"picture"
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_a_cancelled_run_waits_for_no_input(tmp_path) -> None:
+    run = new_run(tmp_path, "1", input_seconds=60.0)
+    run.cancel()
+    with pytest.raises(Cancelled):
+        run.path(f"http://127.0.0.1:9/store/a/1/{'0' * 64}?x=1")
 
 
 def test_a_store_that_does_not_answer_is_no_bad_input(tmp_path) -> None:
