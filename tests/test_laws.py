@@ -7,9 +7,9 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse, ByteChange
 from jobs import transitions
@@ -149,10 +149,10 @@ def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: QueueWorld
 
 
 @pytest.fixture
-def artifact(running: QueueWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+def artifact(running: QueueWorld, tmp_path: Path, settings: Any) -> Artifact:
     """An artifact that the completed job uses."""
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
     return stored(running, b'{"of": {"$artifact": "00000000000000000000000009"}}')
 
 

@@ -50,7 +50,7 @@ _TROUBLE_TEXTS = (
     "unable to open",
 )
 """SQLite's messages for the same; Django passes on no code of it."""
-_RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
+RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 KEPT_SECONDS = 10.0
 """`LatestEnds` keeps ends of this time before the last confirmed commit: standbys are seldom further
 behind."""
@@ -124,8 +124,8 @@ class GroupCommitWriter:
     only those that are refused again get an exception. While the database is away the batch is kept and
     retried.
 
-    gather_seconds: debounce of a batch. turn: a lock, so that no large answer is read while a transaction is
-    open.
+    gather_seconds: debounce of a batch. retry_seconds: pauses while the database is away, of which the last
+    one repeats. turn: a lock, so that no large answer is read while a transaction is open.
     """
 
     def __init__(
@@ -134,12 +134,13 @@ class GroupCommitWriter:
         latest_writes: LatestWrites = list,
         *,
         gather_seconds: float = GATHER_SECONDS,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
         turn: AbstractContextManager[None] = PARSE_LOCK,
     ) -> None:
         self._turn = turn
         self._latest_writes = latest_writes
         self._after_commit = after_commit
-        self._gather_seconds = gather_seconds
+        self._gather_seconds, self._retry_seconds = gather_seconds, retry_seconds
         self._queue: deque[Write] = deque()
         self._changed = threading.Condition()
         self._stopping = False
@@ -243,7 +244,7 @@ class GroupCommitWriter:
                 connection.close()
                 if not tries:
                     batch[:0] = self._latest_writes()  # the next server may be a standby without them
-                self._pause(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
+                self._pause(self._retry_seconds[min(tries, len(self._retry_seconds) - 1)])
                 tries += 1
         self._failing = False
         try:

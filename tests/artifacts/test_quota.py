@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import Sum
@@ -48,10 +47,10 @@ def ports() -> Ports:
 
 
 @pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def limit(settings: Any) -> Callable[[int], None]:
     def set_limit(most: int) -> None:
         changed = replace(settings.DISPATCHER, tenant_artifact_bytes=most, artifact_reserve_bytes=0)
-        monkeypatch.setattr(settings, "DISPATCHER", changed)
+        settings.DISPATCHER = changed
 
     return set_limit
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from artifacts.models import Artifact as Row
 from artifacts.models import ArtifactUse
@@ -221,7 +220,7 @@ def test_an_expired_url_is_replaced(client: Client, tmp_path: Path, monkeypatch:
     assert client.upload(make_file(tmp_path, 100)).state == "stored"
 
 
-def test_errors_name_what_is_wrong(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_what_is_wrong(client: Client, tmp_path: Path, settings: Any) -> None:
     with pytest.raises(FileNotFoundError):
         client.upload(tmp_path / "nothing")
     with pytest.raises(NotFound):
@@ -229,7 +228,7 @@ def test_errors_name_what_is_wrong(client: Client, tmp_path: Path, monkeypatch: 
     for bad in ("../../me", {"artifact": "x"}, 7):
         with pytest.raises(ValueError, match="artifact"):
             client.download(bad, tmp_path / "x")  # type: ignore[arg-type]
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, max_artifact_bytes=10))
+    settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=10)
     with pytest.raises(Problem) as refused:
         client.upload(make_file(tmp_path, 11))
     assert refused.value.code == "artifact_too_large"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.conf import settings
 
 from artifacts.store import local
 from dispatcher_client import Client, uploads
@@ -19,13 +19,13 @@ PART = 300_000
 
 
 @pytest.fixture(autouse=True)
-def store(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Path:
     """The folder of the store. Parts are small, so that a file of a megabyte has some."""
     changed = replace(
         settings.DISPATCHER, artifact_reserve_bytes=0, artifact_url=web.url, upload_idle_seconds=2.0
     )
-    monkeypatch.setattr(settings, "DISPATCHER", changed)
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    settings.DISPATCHER = changed
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
     monkeypatch.setattr(local, "PART_BYTES", PART)
     monkeypatch.setattr(uploads, "PARTS_ABOVE_BYTES", PART)
     return tmp_path / "store"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.refs import ref
@@ -23,9 +23,9 @@ NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+def folder(tmp_path: Path, settings: Any) -> None:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
 
 
 def make_artifact(theatre: Theatre, **values: object) -> Artifact:

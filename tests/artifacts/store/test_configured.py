@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from django.conf import settings
 
 from artifacts.checks import check_store
 from artifacts.store import s3
@@ -15,13 +15,13 @@ from artifacts.store.local import LocalStore
 from artifacts.store.s3 import NoBoto, S3Store
 
 
-def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     def missing() -> None:
         raise NoBoto
 
     monkeypatch.setattr("artifacts.checks.require_boto", missing)
     monkeypatch.setattr(s3, "require_boto", missing)
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store="s3://films"))
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_store="s3://films")
     assert "gpu-dispatcher[s3]" in check_store(None)[0].msg
 
 
@@ -36,22 +36,22 @@ def test_s3_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_sizes_that_s3_does_not_take_are_found_at_start(
-    monkeypatch: pytest.MonkeyPatch, store: str, most: int, found: list[str]
+    monkeypatch: pytest.MonkeyPatch, settings: Any, store: str, most: int, found: list[str]
 ) -> None:
     monkeypatch.setattr("artifacts.checks.require_boto", lambda: None)
     limits = replace(settings.DISPATCHER, artifact_store=store, max_artifact_bytes=most)
-    monkeypatch.setattr(settings, "DISPATCHER", limits)
+    settings.DISPATCHER = limits
     messages = check_store(None)
     assert [one.id for one in messages] == found
     assert all(f"DISPATCHER_MAX_ARTIFACT_BYTES is {most}" in one.msg for one in messages)
 
 
-def test_a_process_has_one_store_until_its_settings_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_one_store_until_its_settings_change(settings: Any) -> None:
     of_process = ProcessStore()
     now = lambda: datetime.now(UTC)  # noqa: E731
     first = of_process.get(now)
     assert isinstance(first, LocalStore)
     assert of_process.get(now) is first
     assert first.root == settings.ARTIFACT_FOLDER
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store="s3://films"))
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_store="s3://films")
     assert isinstance(of_process.get(now), S3Store)

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.conf import settings
 
 from artifacts.keys import ObjectKey
 from artifacts.store import folder, receiver
@@ -200,10 +199,8 @@ def test_an_upload_cut_at_each_tenth_leaves_nothing(
     assert local_stage.put(KEY, DATA).status_code == 200
 
 
-def test_a_sender_that_stops_is_refused(
-    local_stage: Stage, store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, upload_idle_seconds=0.1))
+def test_a_sender_that_stops_is_refused(local_stage: Stage, store: LocalStore, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, upload_idle_seconds=0.1)
     signed = urlsplit(store.sign_put(KEY, len(DATA), 60).url)
     with socket.create_connection((str(signed.hostname), int(signed.port or 0))) as connection:
         head = f"PUT {signed.path}?{signed.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(DATA)}\r\n\r\n"
@@ -288,10 +285,10 @@ def test_ranges_of_any_length_are_read(
     ("limits", "status"), [({"artifact_transfers": 1}, 503), ({"artifact_transfers_per_tenant": 1}, 429)]
 )
 def test_transfers_at_once_are_limited(
-    local_stage: Stage, store: LocalStore, monkeypatch: pytest.MonkeyPatch, limits: Any, status: int
+    local_stage: Stage, store: LocalStore, settings: Any, limits: Any, status: int
 ) -> None:
     local_stage.put(KEY, DATA)
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, **limits))
+    settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
     other = key_of(b"other")
     signed = urlsplit(store.sign_put(other, 5, 60).url)
     with socket.create_connection((str(signed.hostname), int(signed.port or 0))) as connection:

@@ -6,9 +6,9 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.conf import settings
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.store import s3
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tenant:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+def acme(tmp_path: Path, settings: Any) -> Tenant:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
     return make_tenant("acme")
 
 
@@ -112,12 +112,12 @@ def test_no_file_is_put_or_removed_from_a_host_that_may_not_have_the_webs_folder
 
 
 def test_a_missing_package_of_the_store_is_one_line(
-    terminal: Terminal, film: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, film: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     def missing() -> None:
         raise s3.NoBoto
 
     monkeypatch.setattr(s3, "require_boto", missing)
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store="s3://films"))
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_store="s3://films")
     run = terminal("artifacts", "put", str(film), "--tenant", "acme")
     assert (run.status, "gpu-dispatcher[s3]" in run.said) == (2, True), run.said

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.utils import timezone
 
 from artifacts.models import Artifact, ArtifactUse
@@ -25,9 +24,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def job(world: QueueWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+def job(world: QueueWorld, tmp_path: Path, settings: Any) -> Job:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
     return make_job(make_model("m"))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pytest
-from django.conf import settings
 
 from artifacts.store.folder import Folder
 from artifacts.store.local import LocalStore, Receiver
@@ -128,8 +127,8 @@ def test_a_download_whose_client_does_not_read_is_ended(store: LocalStore) -> No
         web.wait_for(lambda: not web.server.server_state.tasks, "the application's end")
 
 
-def test_transfers_end_with_the_server(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, upload_idle_seconds=100.0))
+def test_transfers_end_with_the_server(store: LocalStore, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, upload_idle_seconds=100.0)
     with serving(LIMITS, ArtifactBytes(lambda: store)) as web:
         begun(web, store)
         half = web.connect(send=put(store, ONE) + ONE[:1_000_000])

@@ -42,8 +42,8 @@ def sha(data: bytes) -> str:
 
 
 @pytest.fixture(autouse=True)
-def store(world: ApiWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+def store(world: ApiWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Store:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
     limit(monkeypatch, artifact_reserve_bytes=0)
     return world.ports.artifact_store
 

@@ -46,8 +46,8 @@ FILE_SCHEMA = {
 
 
 @pytest.fixture(autouse=True)
-def store(world: ApiWorld, db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+def store(world: ApiWorld, db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Store:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
     limit(monkeypatch, artifact_reserve_bytes=0)
     make_model("zimg", payload_schema=FILE_SCHEMA)
     return world.ports.artifact_store

@@ -49,8 +49,8 @@ def limit(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
 
 
 @pytest.fixture
-def tenant(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+def tenant(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Account:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
     limit(
         monkeypatch,
         artifact_reserve_bytes=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from django.db import OperationalError
@@ -157,7 +158,6 @@ def without_rest(real, *given, rest_seconds=None, **named):
 
 
 def test_a_writer_is_failing_until_its_database_is_back(monkeypatch):
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     back, tried = threading.Event(), threading.Event()
 
     def write_batch(batch):
@@ -167,7 +167,7 @@ def test_a_writer_is_failing_until_its_database_is_back(monkeypatch):
         return [write.apply() for write in batch]
 
     monkeypatch.setattr(group_commit, "write_batch", write_batch)
-    worker = GpuWorker(make_ports())
+    worker = GpuWorker(make_ports(), writer=partial(GroupCommitWriter, retry_seconds=(0.001,)))
     writer = worker.completion.writer
     assert worker.gate.may_claim()
     writer.start()

@@ -99,7 +99,6 @@ def test_outcomes_follow_the_commit_in_order():
 @pytest.mark.parametrize("trouble", ["disk I/O error", "something at the end"])
 def test_a_write_whose_commit_fails_is_not_taken_for_written(monkeypatch, trouble):
     """The database goes on answering reads all the while."""
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     wrapper = connections["default"]
     real, failures = wrapper.commit, iter(range(3))
 
@@ -133,11 +132,10 @@ def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
 @pytest.mark.skipif(
     connections["default"].vendor != "postgresql", reason="SQLite has no connection that could break"
 )
-def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatch):
+def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault():
     """However often: the database answers the next connection, and the write finds itself."""
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     outcomes_seen: list[str] = []
-    writer = GroupCommitWriter(outcomes_seen.extend)
+    writer = GroupCommitWriter(outcomes_seen.extend, retry_seconds=(0.001,))
     with cutting_commits(4 * group_commit.MAX_REFUSALS) as cutter:
         writes = [writer.submit(lambda name=name: make_tenant(name).name) for name in ("one", "two")]
         writer.start()
@@ -161,7 +159,6 @@ def test_a_statement_refused_with_others_of_its_round_trip_is_no_broken_connecti
 
 
 def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     real, failures = group_commit.write_batch, iter([OperationalError("gone"), OperationalError("gone")])
     failed = threading.Event()
 
@@ -173,7 +170,7 @@ def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
         return real(batch)
 
     monkeypatch.setattr(group_commit, "write_batch", sometimes)
-    writer = GroupCommitWriter(lambda outcomes: None)
+    writer = GroupCommitWriter(lambda outcomes: None, retry_seconds=(0.001,))
     writer.start()
     future = writer.submit(lambda: create("late"))
     assert future.result(10) == "late"
@@ -252,7 +249,6 @@ def test_a_write_that_expects_no_other_is_committed_at_once_with_those_before_it
 
 def test_recently_confirmed_writes_are_repeated_first_after_the_database_failed(monkeypatch):
     """Once: the next server may be a standby without them."""
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     real, failures, order = group_commit.write_batch, iter(range(3)), []
 
     def fails_at_first(batch):
@@ -262,7 +258,7 @@ def test_recently_confirmed_writes_are_repeated_first_after_the_database_failed(
 
     monkeypatch.setattr(group_commit, "write_batch", fails_at_first)
     confirmed = Write(lambda: order.append("confirmed"))
-    writer = GroupCommitWriter(lambda outcomes: None, lambda: [confirmed])
+    writer = GroupCommitWriter(lambda outcomes: None, lambda: [confirmed], retry_seconds=(0.001,))
     done = [writer.submit(lambda: order.append("next"))]
     writer.start()
     try:
@@ -305,11 +301,10 @@ def test_writes_that_follow_from_the_last_batch_are_committed_before_the_writer_
     assert followed[0].result(1) == "b"
 
 
-def test_a_database_that_goes_away_in_a_refused_batch_repeats_no_write_of_it(monkeypatch):
+def test_a_database_that_goes_away_in_a_refused_batch_repeats_no_write_of_it():
     """Written one by one, because one of them is refused; then it is away for a moment."""
     make_tenant("taken")
     applied = list[str]()
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.0,))
     away = iter((True, False))
 
     def apply(name: str) -> str:
@@ -318,7 +313,7 @@ def test_a_database_that_goes_away_in_a_refused_batch_repeats_no_write_of_it(mon
             raise OperationalError("database is locked")
         return create(name)
 
-    writer = GroupCommitWriter(lambda outcomes: None)
+    writer = GroupCommitWriter(lambda outcomes: None, retry_seconds=(0.0,))
     writes = [writer.submit(lambda n=n: apply(n)) for n in ("a", "c", "taken")]
     writer.start()
     assert writer.stop(30.0)

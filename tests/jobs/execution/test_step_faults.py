@@ -31,8 +31,7 @@ def test_one_write_that_always_fails_does_not_stop_the_others(monkeypatch):
 
     monkeypatch.setattr(group_commit.transaction, "atomic", nullcontext)
     monkeypatch.setattr(group_commit, "_database_answers", lambda: True)
-    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.01,))
-    writer = GroupCommitWriter(lambda outcomes: None, gather_seconds=0.05)
+    writer = GroupCommitWriter(lambda outcomes: None, gather_seconds=0.05, retry_seconds=(0.01,))
 
     def poison():
         raise OperationalError("stack depth limit exceeded")  # SQLSTATE 54001
@@ -46,7 +45,7 @@ def test_one_write_that_always_fails_does_not_stop_the_others(monkeypatch):
 def test_a_database_away_for_a_moment_does_not_end_a_healthy_run():
     runner = ScriptedRunner(starts=[Accepted("r1")])
     bench = Bench(runner)
-    bench.run._pushed = away
+    bench.pushed = away
     assert bench.run.step() == Remote("r1")
     step = bench.run.step()
     assert isinstance(step, Wait), step
@@ -56,7 +55,7 @@ def test_an_interrupt_while_the_database_is_away_costs_no_try():
     runner = ScriptedRunner(cancels=[False])
     bench = Bench(runner, remote_id="r1")
     bench.run.remote_committed = False
-    bench.run._prove_free = away
+    bench.prove_free = away
     bench.run.order(Order.INTERRUPT)
     step = bench.run.step()
     assert isinstance(step, RunOutcome)
@@ -65,7 +64,7 @@ def test_an_interrupt_while_the_database_is_away_costs_no_try():
 
 def test_a_lost_server_while_the_database_is_away_is_an_end_and_no_exception():
     bench = Bench(ScriptedRunner(starts=[ServerLost()]))
-    bench.run._pushed = away
+    bench.pushed = away
     assert isinstance(bench.run.step(), RunOutcome)
 
 

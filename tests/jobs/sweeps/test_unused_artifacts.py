@@ -41,9 +41,9 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def ports(clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ports:
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+def ports(clock: VirtualClock, tmp_path: Path, settings: Any) -> Ports:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
     return Ports(
         clock=clock,
         leases=lambda _: NoRedis(),
