@@ -107,7 +107,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
             ("catch_up", "catch_up_seconds"),
             ("start_at", "end_at"),
             ("failures", "pause_after_failures"),
-            "error_message",
+            *(("error_message",) if obj is not None and obj.error_code else ()),
             "strip",
             "next_times",
             "waiting",

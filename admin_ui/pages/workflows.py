@@ -286,7 +286,8 @@ class OpenWaitFilter(DropdownFilter):  # type: ignore[misc]
 class WaitPages(HistoryAdmin):
     noun = ("wait", "waits")
     about = (
-        "The inbox: questions of runs that wait for the answer of a person. The page of the run has the form."
+        "The inbox: questions of runs that wait for the answer of a person; a filter shows signals, too. "
+        "The page of the run has the form."
     )
     heavy = ("answer",)
     list_display = (
@@ -321,7 +322,8 @@ class WaitPages(HistoryAdmin):
     def question(self, wait: Wait) -> SafeString:
         """A link to the form on the run's page."""
         title = wait.options.get("title") if isinstance(wait.options, dict) else None
-        text = str(title or wait.signal or wait.node.key)[:80]
+        signal = wait.signal and f"Signal {wait.signal}"
+        text = str(title or signal or wait.node.key)[:80]
         page = reverse("admin:workflows_run_change", args=[wait.node.run_id])
         return format_html('<a href="{}#wait-{}">{}</a>', page, wait.node_id, text)
 

@@ -88,7 +88,7 @@ def start_backfill(client: Client, page: str) -> None:
 def test_a_backfill_counts_its_due_times_before_it_starts_them(operator: Client) -> None:
     own = Firing.objects.count()
     page = backfill_page(operator, begin="2025-12-01T00:00:00Z", end="2025-12-03T12:00:00Z")
-    assert "<b>3</b> due times" in page
+    assert ">3 due times<" in page
     assert "2025-12-03 01:30:00" in page
     assert Firing.objects.count() == own, "it only counts"
     start_backfill(operator, page)

@@ -1,7 +1,7 @@
 /* Makes unfold and htmx run under a Content-Security-Policy without unsafe-eval and unsafe-inline. Alpine's CSP
    build (admin_ui/vendored) evaluates only simple expressions without globals; the others are replaced here. */
 (() => {
-  Object.assign(htmx.config, { allowEval: false, includeIndicatorStyles: false })
+  Object.assign(htmx.config, { allowEval: false, includeIndicatorStyles: false, attributesToSettle: ['class'] })
 
   /* Expressions in unfold's templates, and their replacements. */
   const REPLACEMENTS = {
