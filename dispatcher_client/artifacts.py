@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from .errors import DispatcherError, NoAnswer, Problem, Unavailable, read_problem
 from .reading import read_answer
-from .transport import Request
+from .transport import OpenAnswer, Request
 
 TRIES = 5
 """New signed URLs for one file, without progress in between."""
@@ -19,6 +19,7 @@ URL_REFUSED = frozenset({403, 404})
 _CONFLICT, _NO_ROOM, _BAD_REQUEST = 409, 507, 400
 _TIMEOUT = b"<Code>RequestTimeout</Code>"
 """In S3's 400 to a body that came too slowly."""
+_ERROR_BYTES = 10_000
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _ID_CHARS = 40
 OnProgress = Callable[[int, int], None]
@@ -101,6 +102,16 @@ def ids_in(value: Any) -> list[str]:
         elif isinstance(one, list | tuple):
             waiting += reversed(one)
     return list(found)
+
+
+async def beginning_of(answer: OpenAnswer) -> bytes:
+    """Return the first bytes of a body, such as an error's; an endless one is not read on."""
+    body = bytearray()
+    async for piece in answer.pieces:
+        body += piece
+        if len(body) >= _ERROR_BYTES:
+            break
+    return bytes(body[:_ERROR_BYTES])
 
 
 def store_problem(status: int, headers: Mapping[str, str], body: bytes) -> Problem:

@@ -16,6 +16,7 @@ from .artifacts import (
     FileChanged,
     OnProgress,
     Sending,
+    beginning_of,
     ids_in,
     plain_id,
     read_artifact,
@@ -131,8 +132,7 @@ class Downloads:
                 return
             async with self._opened(artifact, file.bytes) as answer:
                 if answer.status not in (200, 206):
-                    body = b"".join([piece async for piece in answer.pieces])
-                    raise store_problem(answer.status, answer.headers, body[:10_000])
+                    raise store_problem(answer.status, answer.headers, await beginning_of(answer))
                 if answer.status == 200 and file.bytes:  # the whole
                     await self._transport.use_files(lambda _: file.restart())
                 await self._receive(answer.pieces, file, artifact, progress, on_progress)

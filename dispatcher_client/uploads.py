@@ -14,6 +14,7 @@ from .artifacts import (
     FileChanged,
     OnProgress,
     Sending,
+    beginning_of,
     read_artifact,
     store_problem,
 )
@@ -136,7 +137,7 @@ class Uploads:
         async def once() -> None:
             await self._transport.use_files(lambda _: _require_unchanged(file))
             async with self._transport.opened_at(signed, self._timeout_seconds, part) as answer:
-                body = b"".join([piece async for piece in answer.pieces])
+                body = await beginning_of(answer)
             if answer.status != _EXISTS and not 200 <= answer.status < 300:
                 raise store_problem(answer.status, answer.headers, body)
 

@@ -124,7 +124,14 @@ class InputCache:
         digest = hashlib.sha256()
         try:
             with _open(url) as answer, partial.open("wb") as file:
+                left = self._most_of(answer, target.parent)
                 while chunk := answer.read(_CHUNK_BYTES):
+                    left -= len(chunk)
+                    if left < 0:
+                        raise BadInput(
+                            f"An input whose server does not say its length has more than {self._most_bytes} "
+                            "bytes (DISPATCHER_INPUT_CACHE_BYTES)."
+                        )
                     digest.update(chunk)
                     file.write(chunk)
             if digest.hexdigest() != sha256:
@@ -135,6 +142,15 @@ class InputCache:
             raise InputUnavailable(f"An input could not be read: {error}") from None
         finally:
             partial.unlink(missing_ok=True)
+
+    def _most_of(self, answer: Any, folder: Path) -> int:
+        """Return how many bytes an answer may have: a store says it, and any other server could send without
+        end. Raises InputUnavailable if the disk has no room for them."""
+        length = self._most_bytes if answer.length is None else int(answer.length)
+        free = shutil.disk_usage(folder).free
+        if answer.length is not None and length > free:
+            raise InputUnavailable(f"The disk has no room for an input of {length} bytes: {free} are free.")
+        return min(length, free)
 
     def _add(self, file: Path, cached: Path) -> None:
         """Put a file into the cache. Never raises: without it the file is only read again."""

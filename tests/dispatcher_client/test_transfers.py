@@ -30,12 +30,12 @@ DATA = bytes(range(256)) * 40
 PART = 100_000
 TIMEOUT = b"<Error><Code>RequestTimeout</Code></Error>"
 Answer = int | tuple[int, bytes] | str
-"""A status, also with a body; "cut": the connection ends in the middle."""
+"""A status, also with a body; "cut": the connection ends in the middle; "endless": an error."""
 
 
 class FakeStore:
-    """A dispatcher and its store. answers: the next ones of the store, which then behaves. completions: the
-    next ones of `complete`. artifact: fields of `meta`."""
+    """A dispatcher and its store. answers: the next ones of the store, which then behaves. sent: bytes of an
+    endless one. completions: the next ones of `complete`. artifact: fields of `meta`."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -44,7 +44,7 @@ class FakeStore:
         self.asked: list[str] = []
         self.ranges: list[str] = []
         self.stored: dict[int, bytes] = {}
-        self.size = 0
+        self.size = self.sent = 0
         self.url = ""
 
     def meta(self) -> dict[str, Any]:
@@ -109,6 +109,12 @@ def store() -> Iterator[FakeStore]:
             first = int((self.headers.get("Range") or "bytes=0-")[6:-1])
             rest = DATA[first:]
             answer = store.answers.pop(0) if store.answers else 206 if first else 200
+            if answer == "endless":
+                self.send_response(500)
+                self.end_headers()
+                while True:  # until the client leaves
+                    self.wfile.write(bytes(100_000))
+                    store.sent += 100_000
             if answer == "cut":
                 self.say(206 if first else 200, rest[:1000], **{"Content-Length": str(len(rest))})
             elif answer in (200, 206):
@@ -294,6 +300,13 @@ def test_a_hostile_name_stays_in_the_folder(
     paths = client.download_all({"$artifact": "ART"}, tmp_path / "new")
     assert paths == {"ART": tmp_path / "new" / "up"}
     assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["up"]
+
+
+def test_an_endless_error_is_not_read_on(client: Client, store: FakeStore, tmp_path: Path) -> None:
+    store.answers = ["endless"]
+    client.download("ART", tmp_path / "film")
+    assert store.sent < 20_000_000
+    assert (tmp_path / "film").read_bytes() == DATA
 
 
 def test_more_bytes_than_the_artifact_has_are_refused(

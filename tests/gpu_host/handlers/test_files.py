@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -114,6 +115,49 @@ def test_a_cached_input_is_not_given_out_to_another_host(store, tmp_path) -> Non
         server.shutdown()
         server.server_close()
         thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("length", "error", "says"),
+    [
+        (None, BadInput, "more than 1000000 bytes (DISPATCHER_INPUT_CACHE_BYTES)"),
+        (10**18, InputUnavailable, "no room for an input of 1000000000000000000 bytes"),
+    ],
+)
+def test_an_endless_input_does_not_fill_the_disk(tmp_path, length, error, says) -> None:
+    """A client may name any server in the place of an artifact."""
+    sent: list[int] = []
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            if length is not None:
+                self.send_header("Content-Length", str(length))
+            self.end_headers()
+            with suppress(OSError):  # the reader leaves
+                while True:
+                    self.wfile.write(bytes(100_000))
+                    sent.append(100_000)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/store/a/1/{'0' * 64}?x=1"
+        with pytest.raises(error) as refused:
+            InputCache(tmp_path / "cache", 1_000_000).fetch(url, runs)
+        assert says in str(refused.value)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+    assert sum(sent) < 20_000_000
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == []
 
 
 def test_other_bytes_than_those_of_the_hash_are_refused(store, tmp_path) -> None:
