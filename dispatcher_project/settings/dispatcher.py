@@ -107,6 +107,9 @@ class DispatcherSettings:
     workflow_waits: int = 10_000
     """Most open waits of a tenant's runs: for people, signals and times. A map waits for the ends of its
     children; another node that would begin a further one fails."""
+    workflow_question_bytes: int = 256 * 1024
+    """Largest choices, form and default of a human node, schema of a signal, and time of a timer, as JSON; a
+    larger one fails its node (`question_too_large`)."""
     workflow_answer_bytes: int = 256 * 1024
     """Largest answer to a human node, and body of a signal, as JSON; a larger one gets 413."""
     workflow_signal_bytes: int = 16 * 1024 * 1024

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from workflows.domain.budget import measure
+
 NOT_A_LIST, NOT_A_COUNT, TOO_MANY_ITEMS = "not_a_list", "not_a_count", "too_many_items"
 NOT_AN_OBJECT = "payload_invalid"
 """As of a job that is submitted."""
 NO_CHOICES, TOO_MANY_CHOICES = "no_choices", "too_many_choices"
+QUESTION_TOO_LARGE = "question_too_large"
 _LARGE = 10**15
 """Numbers from here on are shown with few digits: one may have 300."""
 
@@ -19,6 +22,18 @@ class BadValue(ValueError):
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
         self.code = code
+
+
+def question_size(options: Any, most: int) -> int:
+    """Return the bytes of what a wait asks for, as JSON. Raises BadValue."""
+    size = measure(options, None).count
+    if size > most:
+        raise BadValue(
+            QUESTION_TOO_LARGE,
+            f"the question of a node may have up to {most} bytes (DISPATCHER_WORKFLOW_QUESTION_BYTES), not "
+            f"{size}; save large data as artifacts and refer to them",
+        )
+    return size
 
 
 def child_count(value: Any, most: int) -> int:

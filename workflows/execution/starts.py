@@ -26,7 +26,7 @@ from workflows.domain.budget import measure
 from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
-from workflows.domain.values import BadValue, check_choices, check_payload_kind
+from workflows.domain.values import BadValue, check_choices, check_payload_kind, question_size
 from workflows.execution import cache
 from workflows.execution.file_maps import FileFault, check_file
 from workflows.execution.model_access import may_use
@@ -40,7 +40,8 @@ from workflows.models import MapChunk, MapFile, MapState, Node, Run, Version, Wa
 STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-"""Payloads of the children of maps that one transaction starts, about; the last one may exceed it."""
+"""Payloads, inputs and questions of the children of maps that one transaction starts, about; the last one may
+exceed it."""
 CHUNK = 500
 """Items in one row of a map's list."""
 TOO_DEEP = "too_deep"
@@ -112,6 +113,9 @@ class NodeStarter:
         """Write a node that could not be started."""
         row.state, row.finished_at = NodeState.FAILED.value, self._now
         row.code, row.detail = code, detail[:2_000]
+        most = settings.DISPATCHER.workflow_question_bytes
+        if measure(row.settings, most).count > most:  # it may have failed for their size
+            row.settings = {}
         self._writes.new_nodes.append(row)
 
     def _take_cached(self, row: Node, request: SubmitRequest) -> bool:
@@ -292,6 +296,7 @@ class NodeStarter:
         child.priority, child.tags, child.place_us = run.priority, run.tags, run.place_us
         child.key_models = run.key_models
         child.deadline_at, child.depth, child.parent_node = self._deadline_of(node), run.depth + 1, row
+        self._payload_bytes += measure(inputs, None).count
         self._writes.new_nodes.append(row)
         self._writes.runs.append(child)
 
@@ -302,9 +307,10 @@ class NodeStarter:
         return None if is_handler else self._run.deadline_at
 
     def _start_wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> None:
-        limits = settings.DISPATCHER
+        limits, options = settings.DISPATCHER, {**node.options, **given}
         due_at = None
         try:
+            size = question_size(options, limits.workflow_question_bytes)
             if "choose_from" in given:
                 check_choices(given["choose_from"], limits.workflow_choices)
             if node.kind is NodeKind.TIMER:
@@ -322,7 +328,7 @@ class NodeStarter:
             )
             self.fail(row, TooManyWaits.code, why)
             return
-        options = {**node.options, **given}
+        self._payload_bytes += size
         self._writes.new_nodes.append(row)
         self._writes.waits.append(
             Wait(

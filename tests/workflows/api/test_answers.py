@@ -16,7 +16,9 @@ from jobs.models import EndNotice
 from jobs.operations.tenants import create_key, rotate_key
 from tests.support.api_world import Account, ApiWorld
 from tests.support.workflow_api import advance, post, put
-from workflows.models import Wait
+from workflows.execution import starts
+from workflows.execution.advancer import Advancer
+from workflows.models import Node, Wait
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
 HUMAN = {"title": "?", "choose_from": ["a", "b"]}
@@ -173,3 +175,36 @@ def test_the_size_of_an_answer_is_a_setting(acme: Account, world: ApiWorld, sett
         assert refused.status_code == 413
         assert "DISPATCHER_WORKFLOW_ANSWER_BYTES" in refused.json()["detail"]
     assert answer(acme, run_id, "x" * 900).status_code == 200
+
+
+@pytest.mark.parametrize("node", [
+    {"human": {"title": "?", "choose_from": {"$ref": "inputs.list"}}},
+    {"human": {"title": "?", "choose_from": {"$ref": "inputs.list[0]"}}},
+    {"human": {"title": "?", "form": {"const": "x" * 2_000}}},
+    {"timer": {"seconds": {"$ref": "inputs.list[0]"}}},
+])  # fmt: skip
+def test_a_question_that_is_too_large_fails_its_node(
+    acme: Account, world: ApiWorld, settings: Any, node: dict[str, Any]
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_question_bytes=1_000)
+    put(acme, {"nodes": {"best": node}})
+    run_id = post(acme, "workflows/film/runs", {"inputs": {"list": ["x" * 2_000]}}).json()["run_id"]
+    advance(world, run_id)
+    row = Node.objects.get(run=run_id)
+    assert (row.state, row.code, row.settings) == ("failed", "question_too_large", {})
+    assert "1000 bytes (DISPATCHER_WORKFLOW_QUESTION_BYTES)" in row.detail
+    assert not Wait.objects.exists()
+
+
+def test_large_questions_of_a_map_begin_in_several_transactions(
+    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "MAX_PAYLOAD_BYTES", 5_000)
+    human = {"title": "?", "choose_from": {"$ref": "inputs.list"}}
+    put(acme, {"nodes": {"best": {"map": {"count": 9}, "human": human}}})
+    run_id = post(acme, "workflows/film/runs", {"inputs": {"list": ["x" * 2_000]}}).json()["run_id"]
+    advancer, begun = Advancer(world.ports), list[int]()
+    while advancer.advance(run_id):
+        begun.append(Wait.objects.count())
+    assert begun == [0, 3, 6]
+    assert Wait.objects.count() == 9

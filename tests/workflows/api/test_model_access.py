@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from jobs.domain.errors import Refused
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
 from tests.support.api_world import Account, ApiWorld, forget_keys
 from tests.support.factories import make_model
 from tests.support.workflow_api import advance, post
-from workflows import operations
 from workflows.models import Node, Run
 from workflows.schedules.execution.launch import prepare
 from workflows.schedules.models import Firing, Schedule
@@ -157,7 +157,7 @@ def test_a_schedule_keeps_the_models_of_the_key_that_stored_it(
     assert launch.run is not None
     assert launch.run.key_models == ["a"]
     put(acme, "inner", OF_B)
-    with pytest.raises(operations.Refused) as refused:
+    with pytest.raises(Refused) as refused:
         prepare(schedule, world.clock.now(), world.ports)
     assert (refused.value.code, refused.value.pointer) == ("model_not_allowed", "/nodes/in/workflow")
     assert nightly(acme, workflow={"name": "outer"}).status_code == 200  # the same body, of another key
