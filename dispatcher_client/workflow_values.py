@@ -65,7 +65,9 @@ def check_timer(given: Mapping[str, Any]) -> None:
     seconds, until = given.get("seconds"), given.get("until")
     if seconds is None:
         if not _is_time(until):
-            raise BadValue("invalid_timer", "until is a time with a zone, as in 2026-02-01T12:00:00Z")
+            raise BadValue(
+                "invalid_timer", "a timer's until is a time with a zone, as in 2026-02-01T12:00:00Z"
+            )
         return
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= MAX_WAIT_SECONDS:

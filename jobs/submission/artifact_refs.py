@@ -4,7 +4,7 @@ it. A payload without a reference costs a search for the bytes of the name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -53,14 +53,11 @@ _WHY = {
 }
 
 
-def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports: Ports) -> tuple[str, ...]:
-    """Return the ids of the artifacts that a payload refers to, all of them stored.
-
-    text: the payload as JSON. Raises ArtifactMissing, ArtifactRefInvalid, TooManyArtifacts,
-    ArtifactStoreUnavailable, ArtifactStoreOfOneHost.
-    """
+def refs_in(payload: Any) -> Mapping[str, tuple[str | int, ...]]:
+    """Return the ids of the artifacts that a payload refers to, each with its place. Raises
+    ArtifactRefInvalid, TooManyArtifacts."""
     try:
-        found = find_refs(payload, settings.DISPATCHER.max_artifact_refs)
+        return find_refs(payload, settings.DISPATCHER.max_artifact_refs)
     except BadRef as bad:
         raise ArtifactRefInvalid(str(bad), pointer=_POINTER + pointer(bad.path)) from None
     except TooManyRefs as many:
@@ -68,6 +65,15 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
             f"A payload may have {many.most} references to artifacts (DISPATCHER_MAX_ARTIFACT_REFS).",
             pointer=_POINTER,
         ) from None
+
+
+def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports: Ports) -> tuple[str, ...]:
+    """Return the ids of the artifacts that a payload refers to, all of them stored.
+
+    text: the payload as JSON. Raises ArtifactMissing, ArtifactRefInvalid, TooManyArtifacts,
+    ArtifactStoreUnavailable, ArtifactStoreOfOneHost.
+    """
+    found = refs_in(payload)
     if not found:
         return ()
     try:

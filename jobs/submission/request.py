@@ -73,7 +73,7 @@ from jobs.domain.states import JobState, is_final
 from jobs.limits.submit_limits import limits_of
 from jobs.models import IdempotencyKey, Job
 from jobs.ports import Ports
-from jobs.submission.artifact_refs import checked_refs
+from jobs.submission.artifact_refs import checked_refs, refs_in
 from jobs.submission.input_files import NO_FILES, InputFiles, PayloadFiles, fingerprint_body, has_files
 
 HIGHEST, DEFAULT_PRIORITY, LOWEST = 1, 5, 9
@@ -443,6 +443,7 @@ def certain_refusals(
     ]
     if has_payload:
         checks.append(lambda: _check_content(request, spec, may, ports))
+        checks.append(lambda: refs_in(request.body.payload))
     yield from filter(None, map(certain_refusal, checks))
 
 

@@ -82,7 +82,7 @@ class Map(Body):
     count: Annotated[Any, about("In place of `over`: the number of children; `index` counts from 0.")] = None
     max_parallel: Annotated[Annotated[int, Whole(1)] | None, about("Most children at once.")] = None
     fail_at: Annotated[
-        float | int | None,
+        float | None,
         about("Failed children with which the node fails: a number, or a share of all below 1. Default 1."),
     ] = None
 

@@ -29,6 +29,7 @@ from workflows.domain.template import (
 )
 from workflows.domain.values import (
     BadValue,
+    artifact_of,
     check_choices,
     check_items,
     check_payload_kind,
@@ -118,7 +119,8 @@ class _Literals:
         yield from _lost(spec.count, (*path, "count"))
         over, count = literal_of(spec.over), literal_of(spec.count)
         try:
-            if spec.over is not None and over is not UNKNOWN and not is_artifact(over):
+            is_file = artifact_of(over) is not None or (is_artifact(over) and not is_known(over))
+            if spec.over is not None and over is not UNKNOWN and not is_file:
                 check_items(over, most)
             if spec.count is not None and count is not UNKNOWN:
                 child_count(count, most)

@@ -18,7 +18,7 @@ def end_of_timer(given: Mapping[str, Any], now: datetime, longest_seconds: float
     if seconds is None:
         found = read_time(until) if isinstance(until, str) else None
         if found is None:
-            raise BadValue(INVALID_TIMER, "until is a time with a zone, as in 2026-02-01T12:00:00Z")
+            raise BadValue(INVALID_TIMER, "a timer's until is a time with a zone, as in 2026-02-01T12:00:00Z")
         return found
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= longest_seconds:

@@ -468,6 +468,7 @@ def test_literal_values_are_checked_against_models_and_other_workflows(acme: Acc
         {
             "nodes": {
                 "wrong": {"model": "map", "payload": {"area": 5}},
+                "file": {"model": "map", "payload": {"area": "x", "of": [{"$artifact": "no id"}]}},
                 "none": {"model": "map"},
                 "options": {
                     "model": "map",
@@ -489,6 +490,7 @@ def test_literal_values_are_checked_against_models_and_other_workflows(acme: Acc
     assert refused.status_code == 422
     assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
         ("/nodes/body/signal/default", "payload_invalid"),
+        ("/nodes/file/payload/of/0", "artifact_ref_invalid"),
         ("/nodes/fixed/inputs/area", "payload_invalid"),
         ("/nodes/form/human/default/ok", "payload_invalid"),
         ("/nodes/large/payload", "payload_too_large"),

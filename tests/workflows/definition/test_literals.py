@@ -65,6 +65,7 @@ def timer(**fields: Any) -> dict[str, Any]:
         (model(map={"over": 7}), "map/over", "not_a_list"),
         (model(map={"over": {"$artifact": "x", "y": 1}}), "map/over", "not_a_list"),
         (model(map={"over": {"x": A_REF}}), "map/over", "not_a_list"),
+        (model(map={"over": {"$artifact": 5}}), "map/over", "not_a_list"),
         (model(map={"over": [0] * 100_001}), "map/over", "too_many_items"),
         (model(map={"count": 1, "max_parallel": 10_001}), "map/max_parallel", "out_of_range"),
         (model(payload=5), "payload", "payload_invalid"),

@@ -89,6 +89,7 @@ def test_nodes_are_ordered_by_what_they_reference() -> None:
         (nodes(a={**A_MODEL, "map": {}}), "/nodes/a/map", "invalid"),
         (nodes(a={**A_MODEL, "map": {"count": 1, "fail_at": 0}}), "/nodes/a/map/fail_at", "out_of_range"),
         (nodes(a={**A_MODEL, "map": {"count": 1, "fail_at": 1.5}}), "/nodes/a/map/fail_at", "out_of_range"),
+        (nodes(a={**A_MODEL, "map": {"count": 1, "fail_at": True}}), "/nodes/a/map/fail_at", "wrong_type"),
         (nodes(a={"human": {"title": "?"}}), "/nodes/a/human", "invalid"),
         (
             nodes(a={"human": {"title": "?", "form": {"type": 3}}}),
