@@ -64,6 +64,7 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
         yield from _inputs(rows)
         yield from _near(rows)
         yield from _maps(rows, drained)
+        yield from _sub_runs(rows)
         yield from _output(rows)
 
 
@@ -289,6 +290,21 @@ def _inputs(rows: _Rows) -> Iterator[str]:
             continue
         if any(given[name] != wanted.get(name) for name in given):
             yield f"(11) {node.key} of run {rows.run.id} was given {given}, its references select {wanted}"
+
+
+def _sub_runs(rows: _Rows) -> Iterator[str]:
+    """Law 11 of nodes whose sub-run completed once: they have its output."""
+    done = {
+        node: child
+        for node in rows.nodes
+        if (child := rows.child_runs.get(node.id)) is not None
+        and node.state == child.state == RunState.COMPLETED
+    }
+    of_children = RunEvent.objects.filter(run__in=list(done.values()), type=RunState.COMPLETED.value)
+    ends = Counter(of_children.values_list("run", flat=True))
+    for node, child in done.items():
+        if ends[child.id] == 1 and stored_output(node, rows.ports) != stored_output(child, rows.ports):
+            yield f"(11) {node.key} of run {rows.run.id} has not the output of its sub-run {child.id}"
 
 
 def _near(rows: _Rows) -> Iterator[str]:

@@ -161,6 +161,15 @@ def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: The
         transaction.set_rollback(True)
 
 
+def test_a_node_without_the_output_of_its_sub_run_is_noticed(theatre: Theatre) -> None:
+    theatre.put("child", {"nodes": {"x": model()}, "output": 7})
+    theatre.to_end(theatre.start({"nodes": {"sub": {"workflow": "child"}}}))
+    assert broken(theatre) == set()
+    node("sub", output=None)
+    assert broken(theatre) == {"(11)"}
+    theatre.keeps_laws = False
+
+
 def test_planted_violations_of_a_long_output_are_noticed(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=100)
     nodes = {"all": {**model(payload={"echo": [{"$ref": "index"}, "x" * 100]}), "map": {"count": 2}}}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from artifacts.models import ArtifactUse
 from jobs.domain.errors import NotDeadLetter, RunWasCancelled
 from jobs.models import Callback, EndNotice, Job
 from jobs.operations.jobs import BulkAction, cancel_job, count, retry_dead_letter, retry_jobs
@@ -232,15 +233,24 @@ def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theat
 
 
 @pytest.mark.database
-def test_a_sub_run_that_goes_on_lets_its_parent_go_on(theatre: Theatre, repair: Repair) -> None:
-    theatre.put("child", {"nodes": {"x": faulty()}})
-    run = theatre.to_end(
-        theatre.start({"nodes": {"sub": {"workflow": "child"}, "last": model(needs=["sub"])}})
+@pytest.mark.parametrize("limit", [1_000_000, 10])
+def test_a_sub_run_that_goes_on_lets_its_parent_go_on_with_its_output(
+    theatre: Theatre, repair: Repair, settings: Any, limit: int
+) -> None:
+    """limit: bytes of an output that stays in the row of its run; a longer one is an artifact."""
+    settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=limit)
+    theatre.put(
+        "child", {"nodes": {"x": faulty()}, "output": {"took": {"$ref": "x.seconds"}, "text": "long"}}
     )
+    nodes = {"sub": {"workflow": "child"}, "last": model(payload={"echo": {"$ref": "sub.text"}})}
+    run = theatre.to_end(theatre.start({"nodes": nodes, "output": {"$ref": "last.echo"}}))
     assert run.state == RunState.FAILED
     repair(*failed_jobs())
     theatre.until(run, lambda: run.state == RunState.COMPLETED)
     assert set(Run.objects.values_list("state", "round")) == {("completed", 2)}
+    assert run.output == "long"
+    of_run = ArtifactUse.objects.filter(run=run.id)
+    assert of_run.count() == Run.objects.exclude(output_artifact=None).count() == (limit == 10)
 
 
 def asked_after_a_failure() -> dict[str, Any]:

@@ -14,12 +14,14 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Substr
 
+from artifacts.refs import ref
+from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
 from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from workflows.definition.read import read_definition
 from workflows.domain.advance import NEEDS_SKIPPED, NEEDS_UNMET, Window, nodes_to_restart
-from workflows.domain.plan import Plan
+from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.notices import due_notice
 from workflows.execution.open_maps import MAP_FAILED
@@ -86,12 +88,13 @@ def take_retried(run_id: str, ports: Ports) -> bool:
         is_over = run.state != RunState.RUNNING
         taken, postponed = [], []
         unread = set[int]()
+        ended = EndedNodes(run, notices)
         for notice in notices:
-            node = EndedNodes(run, [notice]).by_ended_id.get(notice.ended_id)
+            node = ended.by_ended_id.get(notice.ended_id)
             if node is not None and node.finished_at is None and not is_over:
                 unread.add(notice.id)  # the run has yet to see that it failed: this is an end like any other
                 continue
-            if node is None or not _is_newest_failure(run, node):
+            if node is None or not _is_newest_failure(run, node) or not _take_output(run, node, ended):
                 continue
             if not is_over and _has_gone_on(run, plan, node):
                 postponed.append(notice.id)
@@ -185,6 +188,16 @@ def _is_newest_failure(run: Run, node: Node) -> bool:
     return not Node.objects.filter(run=run, key=node.base, round__gt=node.round).exists()
 
 
+def _take_output(run: Run, node: Node, ended: EndedNodes) -> bool:
+    """Set the output of a sub-run's node, not written yet. Return False if the sub-run was restarted again
+    since its success: its next end sends a notice."""
+    child = ended.child_runs.get(node.id)
+    if child is None:
+        return True
+    node.output, node.output_artifact = child.output, child.output_artifact
+    return child.state == RunState.COMPLETED
+
+
 def _has_gone_on(run: Run, plan: Plan, node: Node) -> bool:
     """Return True if a node after this failed one has begun, or the handler of failures."""
     if run.node_states[node.base] != NodeState.FAILED:
@@ -208,7 +221,10 @@ def _complete(run: Run, plan: Plan, nodes: Sequence[Node]) -> set[str] | None:
     after: set[str] | None = None
     for node in nodes:
         node.state, node.code, node.detail = NodeState.COMPLETED.value, "", ""
-        node.save(update_fields=["state", "code", "detail"])
+        of_sub_run = ["output", "output_artifact"] if node.kind == NodeKind.WORKFLOW else []
+        node.save(update_fields=["state", "code", "detail", *of_sub_run])
+        if node.output_artifact is not None:
+            add_run_uses(run.id, run.tenant_id, ref(node.output_artifact))
         if plan.on_failure is not None and node.base == plan.on_failure.key:
             run.node_states[node.base] = NodeState.COMPLETED.value
             continue
