@@ -39,6 +39,15 @@ class Failure(Exception):
         self.code = code
 
 
+class Expired(Failure):
+    """Raised by a fake of a person or signal: no answer came in time, and the node ends by its
+    ``on_expiry``."""
+
+
+class _Skipped(Exception):
+    """A wait expired whose node is skipped then."""
+
+
 @dataclass(frozen=True)
 class SimulatedNode:
     """How a node ended. output: JSON; None unless it completed. error: text for people. code: of the
@@ -73,9 +82,9 @@ def simulate(
 
     fakes: by the name of a node, else of its model or workflow: a function that gets the resolved payload
     (``model``), inputs (``workflow``), or what a person or signal is asked for (``human``, ``signal``), and
-    returns the output. It may raise `Failure`. Timers complete at once. One node runs after the other: with
-    ``running: cancel`` those after the first failure are cancelled. files: JSON lines by the id of their
-    artifact, for maps over them.
+    returns the output. It may raise `Failure`, that of a wait `Expired`. Timers complete at once. One node
+    runs after the other: with ``running: cancel`` those after the first failure are cancelled. files: JSON
+    lines by the id of their artifact, for maps over them.
     Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake, or an
     artifact without a file; ValueError for what the dispatcher refuses: a node whose values would always fail
     it, inputs that lack a required one, and an answer that is none of the choices.
@@ -231,6 +240,8 @@ class _Simulation:
             return SimulatedNode(FAILED, error=error.with_place(), code=error.code)
         except (Failure, BadValue) as failure:
             return SimulatedNode(FAILED, error=str(failure), code=_code_of(failure, node))
+        except _Skipped:
+            return SimulatedNode(SKIPPED)
 
     def mapped(self, key: str, node: Mapping[str, Any], scope: Scope) -> SimulatedNode:
         if "count" in node["map"]:
@@ -247,6 +258,8 @@ class _Simulation:
         for names in named:
             try:
                 outputs.append(self.called(key, node, {**scope, **names}))
+            except _Skipped:
+                outputs.append(None)
             except (_Unresolved, Failure, BadValue) as error:
                 failed += 1
                 code = _code_of(error, node)
@@ -293,9 +306,16 @@ class _Simulation:
         fake = next((self.fakes[name] for name in names if name in self.fakes), None)
         if fake is None:
             raise LookupError(f"there is no fake for the node {key}; give fakes[{key!r}]")
-        self.calls.append((key, asked))
-        answer = fake(asked)
         choices = asked.get("choose_from") if "human" in node else None
+        self.calls.append((key, asked))
+        try:
+            answer = fake(asked)
+        except Expired:
+            if asked.get("on_expiry") == "skip":
+                raise _Skipped from None
+            if asked.get("on_expiry") != "default":
+                raise
+            return asked["default"]
         if choices is not None and not any(same_value(answer, choice) for choice in choices):
             raise ValueError(f"the fake of {key} answers {answer!r}, which is none of the choices {choices}")
         return answer

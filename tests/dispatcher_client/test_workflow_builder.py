@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dispatcher_client import Workflow, WorkflowError, default, each, flat, fn, literal
 from dispatcher_client.references import Reference
-from dispatcher_client.workflow_simulation import Failure, simulate
+from dispatcher_client.workflow_simulation import Expired, Failure, simulate
 from foundation.http_api.problems import Problem
 from workflows.definition.limits import definition_limits
 from workflows.definition.read import read_definition
@@ -443,3 +443,18 @@ def test_a_question_names_the_keys_that_may_answer() -> None:
     wf.human("Which?", key="best", choose_from=[1], answer_by=("lead", "reviewer"))
     human = {"title": "Which?", "choose_from": [1], "answer_by": ["lead", "reviewer"]}
     assert wf.definition()["nodes"]["best"] == {"human": human}
+
+
+@pytest.mark.parametrize(
+    ("on_expiry", "state", "output"),
+    [("fail", "failed", None), ("skip", "skipped", None), ("default", "completed", 7)],
+)
+def test_a_fake_can_let_a_wait_expire(on_expiry: str, state: str, output: Any) -> None:
+    def expire(asked: Any) -> Any:
+        raise Expired
+
+    wait: dict[str, Any] = {"title": "?", "choose_from": [1, 7], "expires_seconds": 9, "on_expiry": on_expiry}
+    if output is not None:
+        wait["default"] = output
+    run = simulate({"nodes": {"best": {"human": wait}}}, None, {"best": expire})
+    assert (run.nodes["best"].state, run.nodes["best"].output) == (state, output)

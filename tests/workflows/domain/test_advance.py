@@ -7,16 +7,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher_client.workflow_simulation import Failure, simulate
-from tests.workflows.driver import Driver, NodeFailed
+from dispatcher_client.workflow_simulation import Expired, Failure, SimulatedRun, simulate
+from tests.workflows.driver import Driver, NodeExpired, NodeFailed
 from workflows.definition.read import read_definition
-from workflows.domain.advance import NodeMove, advance, failed_node, nodes_to_restart
+from workflows.domain.advance import NodeMove, RunEnd, advance, failed_node, nodes_to_restart
 from workflows.domain.states import NodeState, RunState
 
 A_MODEL = {"model": "zimg"}
@@ -309,14 +310,25 @@ def test_a_restart_runs_the_failed_nodes_and_all_after_them() -> None:
 _RULES = ("all_success", "none_failed", "all_done", "any_success")
 
 
+CHILD: dict[str, Any] = {
+    "nodes": {
+        "x": {"model": "m", "payload": {"me": {"$ref": "inputs.me"}, "index": {"$ref": "inputs.index"}}},
+        "y": {"model": "m", "payload": {"me": "y", "n": {"$ref": "x.n", "default": 0}}, "when": "x.ok"},
+    },
+    "output": {"n": {"$ref": "x.n"}, "items": {"$ref": "x.items", "default": []}},
+}
+_CHILD_PLAN = read_definition(CHILD)
+
+
 @st.composite
 def definitions(draw: st.DrawFn) -> dict[str, Any]:
-    """Return a definition of up to nine nodes, each of which may use those before it in any way."""
+    """Return a definition of up to nine nodes of all kinds, each of which may use those before it."""
     nodes: dict[str, Any] = {}
     for number in range(draw(st.integers(1, 9))):
         key = f"n{number}"
         before = list(nodes)
-        node: dict[str, Any] = {"model": "m", "payload": {"me": key}}
+        given: dict[str, Any] = {"me": key, "index": None}
+        node: dict[str, Any] = {}
         if before:
             node["needs"] = draw(st.lists(st.sampled_from(before), max_size=2, unique=True))
             node["needs_rule"] = draw(st.sampled_from(_RULES))
@@ -325,7 +337,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
                 ref: dict[str, Any] = {"$ref": f"{name}.{field}"}
                 if draw(st.booleans()):
                     ref["default"] = 0
-                node["payload"][name] = [ref]
+                given[name] = [ref]
             if draw(st.integers(0, 4)) == 0:
                 other = draw(st.sampled_from(before))
                 node["when"] = draw(
@@ -335,8 +347,8 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
             over = {"$ref": f"{draw(st.sampled_from(before))}.items", "default": []} if before else [1, 2]
             node["map"] = {"over": over} if draw(st.booleans()) else {"count": draw(st.integers(0, 4))}
             node["map"]["fail_at"] = draw(st.sampled_from([1, 2, 0.5, 0.9]))
-            node["payload"]["index"] = {"$ref": "index"}
-        nodes[key] = node
+            given["index"] = {"$ref": "index"}
+        nodes[key] = node | draw(_kinds(key, given))
     found: dict[str, Any] = {"nodes": nodes}
     if draw(st.booleans()):
         found["output"] = {"$ref": f"{draw(st.sampled_from(list(nodes)))}.n"}
@@ -349,6 +361,27 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
+@st.composite
+def _kinds(draw: st.DrawFn, key: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a node that says its kind, most often a model. given: what a model or workflow
+    gets."""
+    kind = draw(st.sampled_from(["model"] * 4 + ["workflow", "human", "choice", "signal", "timer"]))
+    if kind == "model":
+        return {"model": "m", "payload": given}
+    if kind == "workflow":
+        return {"workflow": "child", "inputs": given}
+    refs = [value[0] for value in given.values() if isinstance(value, list)]
+    if kind == "timer":
+        return {"timer": {"seconds": {"$ref": refs[0]["$ref"], "default": 0} if refs else 1}}
+    wait: dict[str, Any] = {"expires_seconds": 60, "on_expiry": draw(st.sampled_from(["fail", "skip"]))}
+    if draw(st.integers(0, 2)) == 0:
+        wait |= {"on_expiry": "default", "default": {"n": 1}}
+    if kind == "signal":
+        return {"signal": {"name": key, **wait}}
+    asked = {"choose_from": refs[0] if refs else [{"n": 1}]} if kind == "choice" else {"form": True}
+    return {"human": {"title": "?", **asked, **wait}}
+
+
 _outcomes = st.sampled_from(
     [
         {"ok": True, "n": 2, "items": [1, 2, 3]},
@@ -359,32 +392,89 @@ _outcomes = st.sampled_from(
         "failed",
     ]
 )
+_many_outcomes = st.lists(_outcomes, min_size=9, max_size=9)
+Outcomes = Callable[[str], list[Any]]
+"""Returns the outcomes among which the work of a node has its own."""
+
+
+class _Work:
+    """What the nodes of a definition do: for the naive reading, and for the driver."""
+
+    def __init__(self, definition: dict[str, Any], outcomes: Outcomes) -> None:
+        self._nodes, self._outcomes = definition["nodes"], outcomes
+
+    @property
+    def fakes(self) -> dict[str, Callable[[Any], Any]]:
+        waits = {key: partial(self._wait, key) for key, node in self._nodes.items() if not _is_given(node)}
+        return {"m": self._model, "child": self._child, **waits}
+
+    def run(self, key: str, given: Any) -> Any:
+        """Return the output of a node for the driver."""
+        node = self._nodes[key]
+        if "timer" in node:
+            return None
+        if not _is_given(node):
+            found = self._outcome(key, None)
+            if found == "failed":
+                raise NodeExpired
+            return given["choose_from"][0] if "choose_from" in given else found
+        if "workflow" in node:
+            driver = Driver(_CHILD_PLAN, given["inputs"], lambda _, own: self._done(key, own["payload"]))
+            if (end := driver.to_end()).state is RunState.FAILED:
+                raise NodeFailed(end.detail)
+            return end.output
+        return self._done(key, given["payload"])
+
+    def _done(self, key: str, payload: Any) -> Any:
+        if (found := self._outcome(key, payload)) == "failed":
+            raise NodeFailed
+        return found
+
+    def _outcome(self, key: str, payload: Any) -> Any:
+        """key: of the node in the definition, whose sub-run's nodes may be meant."""
+        outcomes, place = self._outcomes(key), [key, (payload or {}).get("me"), (payload or {}).get("index")]
+        return outcomes[sum(json.dumps(place).encode()) % len(outcomes)]
+
+    def _model(self, payload: Any, key: str = "") -> Any:
+        if (found := self._outcome(key or payload["me"], payload)) == "failed":
+            raise Failure
+        return found
+
+    def _child(self, inputs: Any) -> Any:
+        found = simulate(CHILD, inputs, {"m": partial(self._model, key=inputs["me"])})
+        if found.error is not None:
+            raise Failure(found.error["message"], found.error["code"])
+        return found.output
+
+    def _wait(self, key: str, asked: Any) -> Any:
+        if (found := self._outcome(key, None)) == "failed":
+            raise Expired
+        return asked["choose_from"][0] if "choose_from" in asked else found
+
+
+def _is_given(node: dict[str, Any]) -> bool:
+    return "model" in node or "workflow" in node
 
 
 @settings(max_examples=CASES or 80, deadline=None)
-@given(
-    definitions(),
-    st.lists(_outcomes, min_size=9, max_size=9),
-    st.randoms(use_true_random=False),
-    st.integers(1, 4),
-)
+@given(definitions(), _many_outcomes, st.randoms(use_true_random=False), st.integers(1, 4))
 def test_a_failure_of_a_random_graph_cancels_what_runs_beside_it_and_starts_nothing_more(
     definition: dict[str, Any], outcomes: list[Any], random: Any, most_starts: int
 ) -> None:
     """Which nodes have ended by then depends on the order; each of these ended as it would without the
     cancel."""
-    fake, run = _work(outcomes)
-    whole = simulate(definition, None, {"m": fake})
+    work = _Work(definition, lambda key: outcomes)
+    whole = simulate(definition, None, work.fakes)
     handler = definition.get("on_failure", {}).get("node")
     cancelling = {**definition, "on_failure": {**definition.get("on_failure", {}), "running": "cancel"}}
-    naive = simulate(cancelling, None, {"m": fake})
+    naive = simulate(cancelling, None, work.fakes)
     plan = read_definition(cancelling)
     called_after: list[str] = []
 
     def watched(key: str, given: Any) -> Any:
         if key != handler and failed_node(plan, driver.states) is not None:
             called_after.append(key)
-        return run(key, given)
+        return work.run(key, given)
 
     driver = Driver(plan, None, watched, random.randrange, most_starts)
     end = driver.to_end()
@@ -403,40 +493,66 @@ def test_a_failure_of_a_random_graph_cancels_what_runs_beside_it_and_starts_noth
         assert states(driver)[handler] == naive.nodes[handler].state
 
 
-def _work(outcomes: list[Any]) -> tuple[Callable[[Any], Any], Callable[[str, Any], Any]]:
-    """Return a model that gives these outcomes: for the naive reading, and for the driver."""
-
-    def outcome(payload: Any) -> Any:
-        place = sum(json.dumps([payload["me"], payload.get("index")]).encode())
-        return outcomes[place % len(outcomes)]
-
-    def fake(payload: Any) -> Any:
-        if (found := outcome(payload)) == "failed":
-            raise Failure
-        return found
-
-    def run(key: str, given: Any) -> Any:
-        if (found := outcome(given["payload"])) == "failed":
-            raise NodeFailed
-        return found
-
-    return fake, run
+@settings(max_examples=CASES or 80, deadline=None)
+@given(definitions(), _many_outcomes, st.randoms(use_true_random=False), st.integers(1, 4))
+def test_a_random_graph_ends_as_its_naive_reading(
+    definition: dict[str, Any], outcomes: list[Any], random: Any, most_starts: int
+) -> None:
+    """Also if it is paused now and then."""
+    work = _Work(definition, lambda key: outcomes)
+    plan = read_definition(definition)
+    driver = Driver(
+        plan, None, work.run, random.randrange, most_starts, pauses=lambda: random.randrange(4) == 0
+    )
+    _assert_same(driver, driver.to_end(), simulate(definition, None, work.fakes))
 
 
 @settings(max_examples=CASES or 80, deadline=None)
 @given(
     definitions(),
-    st.lists(_outcomes, min_size=9, max_size=9),
+    st.tuples(_many_outcomes, _many_outcomes),
     st.randoms(use_true_random=False),
     st.integers(1, 4),
+    st.booleans(),
 )
-def test_a_random_graph_ends_as_its_naive_reading(
-    definition: dict[str, Any], outcomes: list[Any], random: Any, most_starts: int
+def test_a_restarted_random_graph_ends_as_its_naive_reading(
+    definition: dict[str, Any],
+    both: tuple[list[Any], list[Any]],
+    random: Any,
+    most_starts: int,
+    is_chosen: bool,
 ) -> None:
-    fake, run = _work(outcomes)
-    naive = simulate(definition, None, {"m": fake})
-    driver = Driver(read_definition(definition), None, run, random.randrange, most_starts)
-    end = driver.to_end()
+    """The nodes that run again have other outcomes then; the rest keeps its own."""
+    handler = definition.get("on_failure", {}).get("node")
+    outcomes, later = both
+    work = _Work(definition, lambda key: outcomes)
+    driver = Driver(read_definition(definition), None, work.run, random.randrange, most_starts)
+    driver.to_end()
+    keys = [key for key in definition["nodes"] if key != handler]
+    chosen = [random.choice(keys)] if is_chosen else None
+    again = nodes_to_restart(driver.plan, driver.states, chosen)
+    assert again == _naively_again(definition, chosen or [key for key in keys if states(driver)[key] in _BAD])
+    anew = _Work(definition, lambda key: later if key in again or key == handler else outcomes)
+    driver.run = anew.run
+    driver.restart(again)
+    _assert_same(driver, driver.to_end(), simulate(definition, None, anew.fakes))
+
+
+_BAD = ("failed", "cancelled")
+
+
+def _naively_again(definition: dict[str, Any], chosen: list[str]) -> set[str]:
+    """Return these nodes and all that need one of them, found by looking often enough."""
+    of_text = {key: json.dumps(node) for key, node in definition["nodes"].items()}
+    again = set(chosen)
+    for _ in of_text:
+        for key, text in of_text.items():
+            if key != "handler" and any(f'"{one}"' in text or f"{one}." in text for one in again):
+                again.add(key)
+    return again
+
+
+def _assert_same(driver: Driver, end: RunEnd, naive: SimulatedRun) -> None:
     assert str(end.state) == naive.state
     assert end.output == naive.output
     if naive.error is not None:
