@@ -23,7 +23,18 @@ from jobs.ports import Ports
 from workflows.definition.read import read_definition
 from workflows.domain.advance import Window
 from workflows.domain.budget import Costs, OverBudget
-from workflows.domain.plan import ERROR, INDEX, INPUTS, ITEM, RUN, NeedsRule, NodeKind, NodeSpec, Plan
+from workflows.domain.plan import (
+    ERROR,
+    INDEX,
+    INPUTS,
+    ITEM,
+    RUN,
+    NeedsRule,
+    NodeKind,
+    NodeSpec,
+    Plan,
+    RunningOnFailure,
+)
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution.callbacks import callbacks_of
@@ -31,12 +42,15 @@ from workflows.execution.file_maps import items_of
 from workflows.execution.long_outputs import stored_output
 from workflows.execution.open_maps import MAP_FAILED
 from workflows.execution.retried import postponed_of
-from workflows.models import MapChunk, MapFile, MapState, Node, Run, RunEvent, follower_of
+from workflows.models import MapChunk, MapFile, MapState, Node, Run, RunEvent, Wait, follower_of
 
 _FINAL_NODE = frozenset(state.value for state in FINAL_NODE_STATES)
 _FINAL_RUN = frozenset(state.value for state in RunState if state is not RunState.RUNNING)
 _FINAL_JOB = frozenset(state.value for state in FINAL_JOB_STATES)
 _BAD = frozenset({NodeState.FAILED.value, NodeState.CANCELLED.value})
+_BY_FORCE = frozenset({"step_failed", "stalled"})
+"""Codes of runs that were ended without their definition."""
+_AT_EXPIRY = {"fail": NodeState.FAILED, "skip": NodeState.SKIPPED, "default": NodeState.COMPLETED}
 _WITHOUT_RUNNING = frozenset({"needs_unmet", "needs_skipped", "when_false", "run_failed", "run_cancelled"})
 """Codes of nodes that ended without having started."""
 
@@ -55,8 +69,12 @@ def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
         rows = _Rows(run, plans[run.version_id], ports)
         yield from _ended(rows, drained)
         yield from _one_job(rows)
+        yield from _handler(rows)
+        yield from _cancelled_rest(rows)
         if run.erase_requested_at is not None:
+            yield from _erased(rows, drained)
             continue  # what references selected is gone
+        yield from _waits(rows)
         if lost := list(_long(rows)):
             yield from lost
             continue  # the other laws read these outputs
@@ -176,6 +194,81 @@ def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
         yield f"(9) run {run.id} ({run.state}, round {run.round}) has callbacks for rounds {rounds}"
     if drained:
         yield from _lost_ends(rows)
+
+
+def _handler(rows: _Rows) -> Iterator[str]:
+    """Law 9 of `on_failure`: its node has run if the last round failed, and only then."""
+    run, spec = rows.run, rows.plan.on_failure
+    if spec is None or run.state == RunState.RUNNING or run.error_code in _BY_FORCE:
+        return
+    node = rows.newest.get(spec.key)
+    has_run = node is not None and node.round == run.round and node.code not in _WITHOUT_RUNNING
+    if run.state == RunState.FAILED and not has_run and spec.when is None:
+        yield f"(9) run {run.id} failed in round {run.round}, and its node {spec.key} did not run"
+    if run.state == RunState.COMPLETED and has_run:
+        yield f"(9) run {run.id} completed in round {run.round}, and its node {spec.key} ran"
+
+
+def _cancelled_rest(rows: _Rows) -> Iterator[str]:
+    """Law 10 where a failure cancels the rest: only the node of `on_failure` starts after it."""
+    plan = rows.plan
+    if plan.running_on_failure is not RunningOnFailure.CANCEL:
+        return
+    failure: RunEvent | None = None
+    for event in RunEvent.objects.filter(run=rows.run).order_by("seq"):
+        key = event.data.get("node")
+        if event.type in ("restarted", "retried"):
+            failure = None
+        elif key not in plan.nodes or key in plan.tolerated:
+            continue
+        elif event.type == "node_ended" and event.data["state"] == NodeState.FAILED:
+            failure = failure or event
+        elif event.type == "node_started" and failure is not None and event.at != failure.at:
+            yield f"(10) {key} of run {rows.run.id} started after {failure.data['node']} had failed"
+
+
+def _erased(rows: _Rows, drained: bool) -> Iterator[str]:
+    """A run whose data was erased has ended for good, with its sub-runs, and no row keeps its data."""
+    run = rows.run
+    kept = [name for name in ("inputs", "output") if not _is_gone(getattr(run, name))]
+    kept += [node.key for node in rows.nodes if node.settings or node.detail or not _is_gone(node.output)]
+    waits = Wait.objects.filter(node__run=run)
+    kept += [f"answer of {wait.pk}" for wait in waits if wait.options or not _is_gone(wait.answer)]
+    if MapChunk.objects.filter(node__run=run).exists():
+        kept.append("items")
+    if drained:
+        ended = [job for job in rows.jobs.values() if job.state in _FINAL_JOB]
+        kept += [job.id for job in ended if not (_is_gone(job.payload) and _is_gone(job.result))]
+    if kept:
+        yield f"run {run.id} was erased, and keeps data: {kept[:5]}"
+    if run.state == RunState.RUNNING or (drained and run.erased_at is None):
+        yield f"run {run.id} is to be erased, and is {run.state}, erased at {run.erased_at}"
+    for child in rows.child_runs.values():
+        if child.erase_requested_at is None:
+            yield f"run {run.id} was erased, and its sub-run {child.id} was not"
+
+
+def _is_gone(value: Any) -> bool:
+    return value is None or is_erased(value)
+
+
+def _waits(rows: _Rows) -> Iterator[str]:
+    """Law 11 of waits: their node ends as who ended them says, with the answer as its output."""
+    nodes = {node.id: node for node in rows.nodes if node.state in _FINAL_NODE}
+    for wait in Wait.objects.filter(node__in=list(nodes)):
+        node = nodes[wait.node_id]
+        if node.code in ("run_failed", "run_cancelled"):
+            continue  # the run was ended by force
+        state = NodeState.COMPLETED
+        if wait.answered_by == "expiry":
+            state = _AT_EXPIRY[wait.options.get("on_expiry", "fail")]
+        elif wait.answered_by == "cancelled":
+            state = NodeState.CANCELLED
+        if node.state != state or (state is NodeState.COMPLETED and node.output != wait.answer):
+            yield (
+                f"(11) {node.key} of run {rows.run.id} is {node.state} with {node.output}, its wait was "
+                f"ended by {wait.answered_by or 'nobody'} with {wait.answer}"
+            )
 
 
 def _lost_ends(rows: _Rows) -> Iterator[str]:

@@ -18,6 +18,7 @@ from verification.laws import check_laws
 from verification.workflow_laws import check_runs
 from workflows import operations
 from workflows.domain.states import NodeState, RunState
+from workflows.erasing import erase_run_data
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -159,6 +160,66 @@ def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: The
         Node.objects.filter(key="all[0]").update(state="cancelled")
         assert "(12)" in broken(theatre)
         transaction.set_rollback(True)
+
+
+def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> None:
+    """One run that a failure ended beside a question, with a handler."""
+    nodes = {
+        "a": model(),
+        "bad": model(payload={"x": {"$ref": "a.nothing"}}),
+        "ask": {"human": {"title": "?", "form": {}}},
+        "say": {"human": {"title": "?", "form": {}}},
+        "mail": model(),
+    }
+    definition = {"nodes": nodes, "on_failure": {"running": "cancel", "node": "mail"}}
+    run = theatre.start(definition)
+    theatre.advance(run)
+    operations.answer_wait(run, "say", 1, by="me", ports=theatre.ports)
+    theatre.to_end(run)
+    assert broken(theatre) == set()
+    last = RunEvent.objects.latest("id")
+    plants: dict[str, tuple[str, Callable[[], object]]] = {
+        "the handler did not run": ("(9)", lambda: moved("mail", NodeState.SKIPPED, "when_false")),
+        "a node started after the failure": (
+            "(10)",
+            lambda: RunEvent.objects.create(
+                run=run, seq=last.seq + 1, type="node_started", at=last.at, data={"node": "ask"}
+            ),
+        ),
+        "an answer is not the output": ("(11)", lambda: node("say", output=2)),
+        "a cancelled question completed": ("(11)", lambda: moved("ask", NodeState.COMPLETED, "")),
+        "a handler ran in a run that completed": (
+            "(9)",
+            lambda: Run.objects.update(state=RunState.COMPLETED.value),
+        ),
+    }
+    missed = {}
+    for name, (law, plant) in plants.items():
+        with transaction.atomic():
+            plant()
+            if law not in (found := broken(theatre)):
+                missed[name] = found
+            transaction.set_rollback(True)
+    assert missed == {}
+
+
+def test_data_that_an_erasure_left_is_noticed(theatre: Theatre) -> None:
+    theatre.put("child", {"nodes": {"x": model()}})
+    run = theatre.start({"nodes": {"a": model(), "sub": {"workflow": "child"}}, "output": 1}, {"x": 1})
+    theatre.to_end(run)
+    erase_run_data(run.id, ports=theatre.ports)
+    assert broken(theatre) == set()
+    for plant in (
+        lambda: Run.objects.filter(id=run.id).update(inputs={"x": 1}),
+        lambda: Run.objects.filter(id=run.id).update(erased_at=None),
+        lambda: Run.objects.filter(depth=1).update(erase_requested_at=None),
+        lambda: node("sub", settings={"inputs": {}}),
+        lambda: resulted("a", {"echo": 1}),
+    ):
+        with transaction.atomic():
+            plant()
+            assert "run" in broken(theatre)
+            transaction.set_rollback(True)
 
 
 def test_a_node_without_the_output_of_its_sub_run_is_noticed(theatre: Theatre) -> None:

@@ -16,6 +16,7 @@ from gpus.models import QuarantinedSlot
 from jobs.domain.errors import DEADLINE_EXCEEDED, POISON, STOPPED_BY_DEADLINE
 from jobs.domain.states import FINAL_JOB_STATES, AttemptState, JobState
 from jobs.models import Attempt, Job
+from jobs.operations.erase import is_erased
 from jobs.sweeps import expired_leases
 from verification.laws import check_laws
 from verification.simulation.clients import Clients, Order
@@ -158,7 +159,7 @@ def _results(world: World, jobs: dict[str, Job], runs: dict[str, list[RunRecord]
         won = winners[job.id]
         if (job.state == JobState.COMPLETED) != (len(won) == 1):
             yield f"job {job.id} is {job.state} with the completed attempts {won}"
-        if job.state != JobState.COMPLETED:
+        if job.state != JobState.COMPLETED or is_erased(job.result):
             continue
         attempt_id = _stored_result(world, job).get("attempt")
         if attempt_id not in won:

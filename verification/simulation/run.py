@@ -101,8 +101,9 @@ def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) 
                 + quotas.broken
                 + promptness.broken
             )
-            broken += [*runs.judge(), *schedules.judge(), *files.judge()]
-            broken += deliveries.broken or deliveries.judge({planned.name for planned in plan})
+            names = {planned.name for planned in plan}
+            broken += [*runs.judge(), *schedules.judge(clocks_agree=names.isdisjoint(CLOCKS)), *files.judge()]
+            broken += deliveries.broken or deliveries.judge(names)
         of_kinds = {"quota_holds": quotas.held} | cost_of(runs) | schedules.cost() | files.cost()
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,

@@ -1,15 +1,18 @@
 """Schedules in the simulated world, and a night in which the clocks of their time zone change.
 
 Virtual time is minutes, so the change is too: the zone's clock goes back or ahead by two minutes at a moment
-of the seed. Under faults every due time is caught up, so in the end each must have started exactly one job.
+of the seed. Every other schedule starts and catches up whatever happens, so in the end each of its due times
+must have started exactly one job; the others have all policies in turn, and people pause them.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
+from typing import Any
 
 from django.db.models import F
 
@@ -19,14 +22,20 @@ from verification.simulation.scheduler import START
 from verification.simulation.size import Size
 from verification.simulation.world import World
 from workflows.schedules.domain import timetable
-from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap
+from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap, Reason
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations import pause_schedule, resume_schedule
 
 ZONE = "Simulated/Night"
 SHIFT = timedelta(minutes=2)
 END_SECONDS = 30.0
 """Due times after the world is healed."""
 MARK = "schedule"
+RUN_SHARE, PAUSED_SHARE = 0.3, 0.5
+"""Of the schedules with policies: those that start runs of a workflow, and those that people pause."""
+NOISE = 5.0
+"""Largest difference between clocks that agree, in seconds."""
+_BY_POLICY = (Reason.OVERLAP, Reason.SUPERSEDED, Reason.TOO_MANY_WAITING, Reason.LATE, Reason.PAUSED)
 _REFUSED = ("quota_exhausted", "tenant_queue_full", "rate_limited", "model_queue_full")
 
 
@@ -68,17 +77,28 @@ class Schedules:
     """The schedules of a world; their sweep is one of the sweepers' own."""
 
     def __init__(self, world: World, size: Size) -> None:
-        self._world, self._count = world, size.schedules
+        self._world, self._count, self._is_ending = world, size.schedules, False
         if not size.schedules:
             return
         chance = random.Random(f"{world.seed} schedules")
         night = Night(START + timedelta(seconds=60 * chance.randint(1, 3)), back=chance.random() < 0.5)
         timetable.find_zone = lambda name: night
+        policies = random.Random(f"{world.seed} policies of schedules")
+        self._pauses: dict[int, list[tuple[float, float, float, float]]] = {}
         crons = ["* * * * *", "0-59 0-23 * * *", "0-59/2 0-23 * * *"]
         for number in range(size.schedules):
             by_cron = number % 2 == 0
-            Schedule.objects.create(
-                tenant_id=chance.choice(world.tenants),
+            tenant = chance.choice(world.tenants)
+            seconds = 0.5
+            rules: dict[str, Any] = {"overlap": Overlap.ALLOW, "catch_up": CatchUp.ALL}
+            if not by_cron:
+                rules = {
+                    "overlap": policies.choice(list(Overlap)),
+                    "catch_up": policies.choice(list(CatchUp)),
+                }
+                seconds = policies.choice([0.5, 5.0, 12.0])
+            schedule = Schedule.objects.create(
+                tenant_id=tenant,
                 name=f"s{number}",
                 cron=chance.choice(crons) if by_cron else "",
                 timezone=ZONE if by_cron else "UTC",
@@ -90,27 +110,59 @@ class Schedules:
                 target={
                     "submit": {
                         "model": chance.choice(["zimg", "tiny", "ltx2"]),
-                        "payload": {"seconds": 0.5, "fails": 0.0, MARK: number, "due": {"$ref": "due_at"}},
+                        "payload": {
+                            "seconds": seconds,
+                            "fails": 0.0,
+                            MARK: number,
+                            "due": {"$ref": "due_at"},
+                        },
                         "max_retries": 3,
                     }
                 },
-                overlap=Overlap.ALLOW.value,
-                catch_up=CatchUp.ALL.value,
-                catch_up_seconds=86_400.0,
+                **rules,
+                catch_up_seconds=86_400.0 if by_cron else policies.choice([20.0, 86_400.0]),
                 jitter_seconds=chance.choice([0.0, 3.0]),
                 created_at=START,
                 updated_at=START,
             )
+            if not by_cron and size.runs and policies.random() < RUN_SHARE:
+                inputs = {"number": 9, "fails": 0.0, "items": [1, 2]}
+                schedule.target = {"workflow": {"name": "chain", "inputs": inputs}}
+                schedule.save()
+            if not by_cron and policies.random() < PAUSED_SHARE:
+                world.scheduler.spawn(world.outside, partial(self._pause, schedule, policies))
+
+    def _pause(self, schedule: Schedule, chance: random.Random) -> None:
+        """Pause a schedule, and resume it, for as long as it has due times to come."""
+        world, pauses = self._world, self._pauses.setdefault(schedule.pk, [])
+
+        def switch(change: Callable[..., object]) -> None:
+            world.operate(lambda ports: change(Schedule.objects.get(pk=schedule.pk), ports=ports))
+
+        while not self._is_ending:
+            world.scheduler.sleep(chance.uniform(5.0, 30.0))
+            asked_at = world.scheduler.now
+            switch(pause_schedule)
+            begun_at = world.scheduler.now
+            world.scheduler.sleep(chance.uniform(1.0, 20.0))
+            ended_at = world.scheduler.now
+            switch(resume_schedule)
+            pauses.append((asked_at, begun_at, ended_at, world.scheduler.now))
 
     def end(self) -> None:
         """Leave no due times after the next seconds, so that the world can come to rest."""
+        self._is_ending = True
         if self._count:
             end_at = START + timedelta(seconds=self._world.scheduler.now + END_SECONDS)
             Schedule.objects.update(end_at=end_at, version=F("version") + 1)
 
     def are_over(self) -> bool:
-        """Return True if no schedule has a due time left."""
-        return not (self._count and Schedule.objects.exclude(next_at=None).exists())
+        """Return True if no schedule has a due time left, and no firing waits or runs."""
+        if not self._count:
+            return True
+        started = Firing.objects.filter(outcome=Outcome.STARTED.value, ended_at=None)
+        waiting = Firing.objects.filter(outcome=Outcome.WAITING.value)
+        return not (Schedule.objects.exclude(next_at=None).exists() or waiting.exists() or started.exists())
 
     def job_count(self) -> int:
         """Return the number of jobs that schedules started."""
@@ -120,13 +172,16 @@ class Schedules:
         """Return what the schedules came to."""
         return {"firings": Firing.objects.count() if self._count else 0}
 
-    def judge(self) -> Iterator[str]:
-        """Yield violations at the end."""
+    def judge(self, *, clocks_agree: bool) -> Iterator[str]:
+        """Yield violations at the end. clocks_agree: no fault has changed a clock."""
         if not self._count:
             return
-        yield from check_schedules()
-        for firing in Firing.objects.exclude(outcome=Outcome.STARTED.value).exclude(reason__in=_REFUSED):
+        yield from check_schedules(drained=True, clocks_agree=clocks_agree)
+        unstarted = Firing.objects.exclude(outcome=Outcome.STARTED.value).exclude(reason__in=_REFUSED)
+        for firing in unstarted.exclude(schedule__every_seconds__isnull=False, reason__in=_BY_POLICY):
             yield f"missed: firing {firing} is {firing.outcome}: {firing.reason} {firing.detail}"
+        if clocks_agree and not self._world.forgotten.spans:
+            yield from self._judge_pauses()
         for schedule in Schedule.objects.exclude(next_at=None):
             yield f"lost: {schedule} still waits for {schedule.next_due_at}"
         due_of = dict(Firing.objects.values_list("job_id", "due_at"))
@@ -137,3 +192,17 @@ class Schedules:
             if due is None or due.astimezone(UTC).isoformat().replace("+00:00", "Z") != job.payload["due"]:
                 yield f"twice: job {job.id} for {job.payload['due']} has no firing, or another one: {due}"
         yield from (f"twice: {one} started {count} jobs" for one, count in started.items() if count > 1)
+
+    def _judge_pauses(self) -> Iterator[str]:
+        """A due time within a pause starts nothing, and one outside is not skipped for it."""
+        for firing in Firing.objects.filter(schedule__in=list(self._pauses)):
+            first = (firing.due_at - START).total_seconds()
+            last = ((firing.until_at or firing.due_at) - START).total_seconds()
+            pauses = self._pauses[firing.schedule_id]
+            if firing.outcome == Outcome.STARTED:
+                if any(begun + NOISE < first < ended - NOISE for _, begun, ended, _ in pauses):
+                    yield f"paused: firing {firing} started within a pause of its schedule"
+            elif firing.reason == Reason.PAUSED and not any(
+                asked - NOISE <= first and last <= over + NOISE for asked, _, _, over in pauses
+            ):
+                yield f"paused: firing {firing} is skipped for a pause, and there was none"

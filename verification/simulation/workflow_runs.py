@@ -1,12 +1,9 @@
-"""Runs of workflows in the simulated world: their clients with a ledger, and the people who answer, pause,
-cancel and restart them at random moments."""
+"""Runs of workflows in the simulated world, and the clients that start them, with a ledger."""
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -16,20 +13,23 @@ from django.db import DatabaseError
 
 from artifacts.refs import REF
 from jobs.domain.errors import QuotaExhausted, Refused
-from jobs.domain.states import FINAL_JOB_STATES, JobState
+from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Job
-from jobs.operations.jobs import retry_dead_letter
+from jobs.operations.erase import is_erased
 from jobs.ports import Ports
 from verification.simulation.files import upload
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
+from verification.simulation.workflow_definitions import DEFINITIONS, SUB_WORKFLOWS, changed
+from verification.simulation.workflow_people import People
 from verification.simulation.world import WARM_UP_SECONDS, World
 from workflows import operations
-from workflows.domain.plan import NodeKind
-from workflows.domain.states import NodeState, RunState
+from workflows.definition.read import read_definition
+from workflows.domain.advance import failed_node
+from workflows.domain.plan import RunningOnFailure
+from workflows.domain.states import NodeState
 from workflows.execution.retried import postponed_of_ended_runs
 from workflows.models import MapFile, Node, Run, Version, Wait, Workflow, follower_of
-from workflows.signals import send_signal
 
 STUCK_SECONDS = 60.0
 RETRY_SECONDS = 10.0
@@ -40,102 +40,6 @@ LONG_CHARS = 150_000
 """Of the result of an item: two are more than stays in the row of a map or run."""
 LINES = "application/jsonl"
 _FINAL_JOBS = [state.value for state in FINAL_JOB_STATES]
-
-
-def _job(model: str, seconds: float = 0.5, **payload: Any) -> dict[str, Any]:
-    return {"model": model, "payload": {"seconds": seconds, "fails": 0.0, **payload}, "max_retries": 3}
-
-
-def _ref(expression: str, **more: Any) -> dict[str, Any]:
-    return {"$ref": expression, **more}
-
-
-CHILD: dict[str, Any] = {
-    "nodes": {
-        "pause": {"timer": {"seconds": _ref("inputs.seconds")}},
-        "work": {**_job("tiny", got=_ref("inputs.got")), "needs": ["pause"]},
-    },
-    "output": {"got": _ref("work.attempt")},
-}
-DEFINITIONS: dict[str, dict[str, Any]] = {
-    "chain": {
-        "nodes": {
-            "a": _job("zimg", number=_ref("inputs.number")),
-            "b": {**_job("ltx2", a=_ref("a.attempt")), "near": "a"},
-            "c": {
-                **_job("tiny", fails=_ref("inputs.fails"), b=_ref("b.attempt"), a=_ref("a.server")),
-                "near": "a",
-            },
-            "d": {**_job("tiny", c=_ref("c.attempt")), "when": "inputs.number > `3`"},
-            "e": {**_job("tiny", d=_ref("d.attempt", default="skipped")), "needs": ["c"], "near": "c"},
-        },
-        "output": {"c": _ref("c.attempt")},
-    },
-    "wide": {
-        "nodes": {
-            "list": _job("tiny", number=_ref("inputs.number")),
-            "many": {
-                **_job(
-                    "zimg",
-                    fails=_ref("inputs.fails"),
-                    item=_ref("item"),
-                    from_=_ref("list.attempt"),
-                    result_chars=_ref("inputs.chars", default=0),
-                ),
-                "map": {"over": _ref("inputs.items"), "max_parallel": 2, "fail_at": 0.6},
-                "near": "list",
-            },
-            "none": {**_job("tiny"), "map": {"count": 0}, "needs": ["list"]},
-            "join": {**_job("tiny", all=_ref("many[*].attempt")), "needs": ["none"]},
-        },
-        "output": {"joined": _ref("join.attempt"), "texts": _ref("many[*].text", default=[])},
-        "on_failure": {"running": "cancel", "node": "mail"},
-    },
-    "asks": {
-        "nodes": {
-            "a": _job("tiny"),
-            "best": {
-                "human": {
-                    "title": "Which?",
-                    "choose_from": _ref("inputs.items"),
-                    "expires_seconds": 12,
-                    "on_expiry": "default",
-                    "default": "expired",
-                },
-                "needs": ["a"],
-            },
-            "sign": {"signal": {"name": "go", "expires_seconds": 20, "on_expiry": "skip"}},
-            "b": {**_job("zimg", best=_ref("best"), sign=_ref("sign", default=0)), "needs": ["sign"]},
-        },
-        "output": _ref("best"),
-    },
-    "nested": {
-        "nodes": {
-            "a": _job("ltx2", fails=_ref("inputs.fails")),
-            "sub": {"workflow": "child", "inputs": {"got": _ref("a.attempt"), "seconds": 2}},
-            "subs": {
-                "workflow": "child",
-                "inputs": {"got": _ref("index"), "seconds": _ref("index")},
-                "map": {"count": 2, "max_parallel": 1},
-                "needs": ["a"],
-            },
-            "last": {
-                **_job("tiny", sub=_ref("sub.got", default=0), subs=_ref("subs[*].got", default=[])),
-                "needs_rule": "all_done",
-            },
-        },
-        "output": {"last": _ref("last.attempt")},
-    },
-}
-DEFINITIONS["wide"]["nodes"]["mail"] = _job("tiny", error=_ref("error.node", default=""))
-
-
-def changed(definition: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return another version of a definition: its first node gets one value more."""
-    first, *_ = definition["nodes"]
-    node = definition["nodes"][first]
-    payload = {**node.get("payload", {}), "version": number}
-    return {**definition, "nodes": {**definition["nodes"], first: {**node, "payload": payload}}}
 
 
 @dataclass(slots=True)
@@ -149,6 +53,7 @@ class RunOrder:
     inputs: dict[str, Any]
     at: float
     callback_url: str
+    deadline_seconds: float | None = None
     lines: bytes = b""
     run_ids: set[str] = field(default_factory=set)
 
@@ -162,8 +67,7 @@ class WorkflowRuns:
         self._chance = random.Random(f"{world.seed} runs of workflows")
         self.orders = [self._order(number, size) for number in range(size.runs)]
         self._is_calm = False
-        self._waiting_since: dict[str, float] = {}
-        self._taken: dict[str, list[Any]] = {}
+        self._since: dict[str, float] = {}
         self._versions = 1
         self._lengthen()
         if not self.orders:
@@ -172,7 +76,7 @@ class WorkflowRuns:
         world.advancers.start()
         for order in self.orders:
             world.scheduler.spawn(world.outside, partial(self._start, order))
-        world.scheduler.spawn(world.outside, self._people)
+        self._people = People(world, self._chance)
         forgotten = world.on_forgotten
 
         def on_forgotten() -> None:
@@ -185,6 +89,8 @@ class WorkflowRuns:
     def heal(self) -> None:
         """From now on nobody disturbs the runs; waits are answered."""
         self._is_calm = True
+        if self.orders:
+            self._people.are_calm = True
 
     def is_over(self) -> bool:
         """Return True if each run was started and has ended."""
@@ -197,17 +103,20 @@ class WorkflowRuns:
         return Job.objects.exclude(followed_by=None).count() if self.orders else 0
 
     def check(self) -> None:
-        """A run in which nothing is under way must go on soon, once nothing disturbs it."""
-        if not self.orders or not self._is_calm:
+        """Once nothing disturbs it, a run in which nothing is under way must go on soon, and one that cancels
+        what runs beside a failure must have done so."""
+        if not self.orders or not self._is_calm or self.broken:
             return
         now = self._world.scheduler.now
-        waiting = set(self._waiting())
-        self._waiting_since = {run_id: self._waiting_since.get(run_id, now) for run_id in waiting}
-        for run_id, since in self._waiting_since.items():
-            if now - since > STUCK_SECONDS and not self.broken:
-                self.broken.append(f"stuck: nothing of run {run_id} is under way, seen since {since:.1f}")
+        found = {*self._stuck(), *self._uncancelled()}
+        self._since = {what: self._since.get(what, now) for what in found}
+        self.broken += [
+            f"{what}, seen since {since:.1f}"
+            for what, since in sorted(self._since.items())
+            if now - since > STUCK_SECONDS
+        ]
 
-    def _waiting(self) -> Iterator[str]:
+    def _stuck(self) -> Iterator[str]:
         """Yield the running runs without a job, wait or sub-run under way."""
         now = START + timedelta(seconds=self._world.scheduler.now)
         for run in Run.objects.filter(finished_at=None, paused_at=None).order_by("id"):
@@ -215,7 +124,26 @@ class WorkflowRuns:
             waits = Wait.objects.filter(node__run=run, answered_at=None).exclude(due_at__lt=now)
             children = Run.objects.filter(parent_node__run=run, finished_at=None)
             if not (jobs.exists() or waits.exists() or children.exists()):
-                yield run.id
+                yield f"stuck: nothing of run {run.id} is under way"
+
+    def _uncancelled(self) -> Iterator[str]:
+        """Yield the runs that are to end, because of a cancel or of a failure that cancels the rest, with a
+        part under way that was not cancelled."""
+        for run in Run.objects.select_related("version").filter(finished_at=None).order_by("id"):
+            plan = read_definition(run.version.spec)
+            failed = failed_node(plan, {key: NodeState(state) for key, state in run.node_states.items()})
+            is_failing = failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL
+            if not is_failing and run.cancel_requested_at is None:
+                continue
+            nodes = Node.objects.filter(run=run, finished_at=None)
+            if plan.on_failure is not None:
+                nodes = nodes.exclude(base=plan.on_failure.key)
+            ids = nodes.exclude(job_id=None).values("job_id")
+            jobs = Job.objects.filter(id__in=ids, cancel_requested_at=None).exclude(state__in=_FINAL_JOBS)
+            waits = Wait.objects.filter(node__in=nodes, answered_at=None)
+            children = Run.objects.filter(parent_node__in=nodes, finished_at=None, cancel_requested_at=None)
+            if jobs.exists() or waits.exists() or children.exists():
+                yield f"uncancelled: run {run.id} is to end, and a part of it goes on"
 
     def judge(self) -> Iterator[str]:
         """Yield violations at the end, beside those of the laws over the rows."""
@@ -228,19 +156,22 @@ class WorkflowRuns:
             yield f"lost: run {run.id} is {run.state} in the end: {run.node_states}"
         for run in Run.objects.filter(error_code="stalled") if self.orders else ():
             yield f"stalled: run {run.id}: {run.error_message}"
-        for node_id, answers in self._taken.items():
+        for node_id, answers in self._people.taken.items() if self.orders else ():
             wait = Wait.objects.filter(node_id=node_id).first()
             if wait is None or self._world.forgotten.spans:
                 continue
-            if len(answers) != 1 or wait.answer != answers[0]:
+            if len(answers) != 1 or (wait.answer != answers[0] and not is_erased(wait.answer)):
                 yield f"answered: {answers} were all taken by the wait {node_id}, which has {wait.answer}"
+        if self.orders and not self._world.forgotten.spans:
+            kept = Run.objects.filter(id__in=self._people.erased, erase_requested_at=None)
+            yield from (f"erased: run {run.id} was, and is not" for run in kept)
 
     # -- definitions -----------------------------------------------------------------------------------
 
     def _put_definitions(self) -> None:
         """They are there from the start, like the fleet."""
         for tenant in self._world.tenants:
-            for name, spec in {**DEFINITIONS, "child": CHILD}.items():
+            for name, spec in (DEFINITIONS | SUB_WORKFLOWS).items():
                 workflow = Workflow.objects.create(tenant_id=tenant, name=name, latest=1)
                 Version.objects.create(workflow=workflow, number=1, spec=spec, sha256=name, created_at=START)
 
@@ -268,8 +199,9 @@ class WorkflowRuns:
                 "fails": chance.choice([0.0, 0.0, 0.6]),
                 "items": [chance.randrange(100) for _ in range(chance.randint(1, 4))],
             },
-            at=WARM_UP_SECONDS + chance.random() * size.submit_seconds,
+            at=WARM_UP_SECONDS + chance.random() * max(size.submit_seconds, size.fault_seconds),
             callback_url="",
+            deadline_seconds=chance.choice([None] * 6 + [4.0, 12.0, 40.0]),
         )
         if chance.random() < CALLBACK_SHARE:
             order.callback_url = chance.choice(self._world.receivers.urls(order.tenant))
@@ -305,6 +237,7 @@ class WorkflowRuns:
                         ports=ports,
                         key=key,
                         callback_url=order.callback_url,
+                        deadline_seconds=order.deadline_seconds,
                     )
                 )
                 if not world.forgotten.since(asked_at):
@@ -324,89 +257,6 @@ class WorkflowRuns:
                 order.run_ids &= known
                 order.at = 0.0
                 self._world.scheduler.spawn(self._world.outside, partial(self._start, order))
-
-    # -- people ----------------------------------------------------------------------------------------
-
-    def _people(self) -> None:
-        """Answer waits; until the world is calm also pause, cancel and restart runs, and retry dead
-        letters."""
-        world, chance = self._world, self._chance
-        while True:
-            world.scheduler.sleep(chance.uniform(0.2, 3.0))
-            acts: list[Callable[[], None]] = [self._answer, self._answer, self._signal]
-            if not self._is_calm:
-                acts += [self._cancel, self._pause, self._restart, self._restart, self._retry]
-            act = chance.choice(acts)
-            try:
-                act()
-            except (ConnectionError, DatabaseError, Refused, Run.DoesNotExist) as error:
-                world.scheduler.note("people", f"{act.__name__} failed: {error}")
-
-    def _pick(self, found: Any) -> Any:
-        rows = list(found[:20])
-        return self._chance.choice(rows) if rows else None
-
-    def _answer(self) -> None:
-        """Two people answer one wait at once, or right when it expires."""
-        waits = Wait.objects.filter(kind=NodeKind.HUMAN.value, answered_at=None)
-        wait = self._pick(waits.select_related("node__run").order_by("node_id"))
-        if wait is None:
-            return
-        world = self._world
-        left = (wait.due_at - START).total_seconds() - world.scheduler.now if wait.due_at else math.inf
-        if self._chance.random() < 0.4 and 0.0 < left < 30.0:
-            world.scheduler.sleep(left - self._chance.uniform(0.0, 0.01))
-        for by in ("ann", "bob"):
-            answer = self._chance.choice(wait.options["choose_from"])
-            world.scheduler.spawn(world.outside, partial(self._answer_one, wait, answer, by))
-
-    def _answer_one(self, wait: Wait, answer: Any, by: str) -> None:
-        run, key = wait.node.run, wait.node.key
-        with suppress(ConnectionError, DatabaseError, Refused):
-            self._world.web.call(lambda ports: operations.answer_wait(run, key, answer, by=by, ports=ports))
-            self._taken.setdefault(wait.node_id, []).append(answer)
-
-    def _signal(self) -> None:
-        tenant, body = self._chance.choice(self._world.tenants), {"n": self._chance.randrange(9)}
-        self._world.web.call(lambda ports: send_signal(tenant, "go", body, ports=ports))
-
-    def _cancel(self) -> None:
-        if self._chance.random() < 0.5:
-            return
-        run_id = self._pick(Run.objects.filter(finished_at=None).order_by("id").values_list("id", flat=True))
-        if run_id is not None:
-            self._world.scheduler.sleep(self._chance.uniform(0.0, 2.0))
-            self._world.web.call(lambda ports: operations.cancel_run(run_id, ports=ports))
-
-    def _pause(self) -> None:
-        run_id = self._pick(Run.objects.filter(finished_at=None).order_by("id").values_list("id", flat=True))
-        if run_id is None:
-            return
-
-        def switch(pauses: bool, ports: Ports) -> None:
-            with suppress(Refused):  # it has ended
-                (operations.pause_run if pauses else operations.resume_run)(run_id, ports=ports)
-
-        self._world.operate(partial(switch, True))
-        self._world.scheduler.sleep(self._chance.uniform(0.1, 8.0))
-        self._world.operate(partial(switch, False))
-
-    def _restart(self) -> None:
-        """Restart what failed, or any node; also one whose run may still be under way."""
-        run = self._pick(Run.objects.filter(depth=0).exclude(state=RunState.RUNNING.value).order_by("id"))
-        if run is None or run.round > 3:
-            return
-        keys = None
-        if run.state == RunState.COMPLETED or self._chance.random() < 0.3:
-            keys = [self._chance.choice(sorted(set(run.node_states) - {"mail"}))]
-        self._world.web.call(lambda ports: operations.restart_run(run.id, ports=ports, keys=keys))
-
-    def _retry(self) -> None:
-        """Retry a dead letter of a run, while its end may be on its way."""
-        dead = Job.objects.filter(state=JobState.FAILED.value).exclude(followed_by=None).order_by("id")
-        job_id = self._pick(dead.values_list("id", flat=True))
-        if job_id is not None:
-            self._world.web.call(lambda ports: retry_dead_letter(job_id, ports=ports))
 
 
 def cost_of(runs: WorkflowRuns) -> dict[str, int]:

@@ -53,6 +53,8 @@ from verification.simulation.redis_link import RedisServer
 from verification.simulation.roles import HEARTBEAT_SECONDS, SweepsRole, WebRole, WorkerRole, single_wakes
 from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from verification.simulation.versions import Versions
+from workflows.execution.retried import retryable
+from workflows.schedules.models import reopen
 
 WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
 FLEET, SECOND_FLEET = "main", "edge"
@@ -220,6 +222,8 @@ class World:
             send_wakes=self._send_wakes,
             wake_callbacks=self._wake_callbacks,
             wake_followers=self._hint,
+            retryable=retryable,
+            reopened=reopen,
             announce=self._announce,
             transport=GpuLink(self.scheduler, self.active_faults, self.servers),
             parallel_probes=1,
