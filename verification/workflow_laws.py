@@ -197,13 +197,15 @@ def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
 
 
 def _handler(rows: _Rows) -> Iterator[str]:
-    """Law 9 of `on_failure`: its node has run if the last round failed, and only then."""
+    """Law 9 of `on_failure`: its node has run if the last round failed, and only then. A cancel that was
+    requested past the deadline, by which the run fails, keeps it from that."""
     run, spec = rows.run, rows.plan.on_failure
+    is_cancelled = run.cancel_requested_at not in (None, run.deadline_at)
     if spec is None or run.state == RunState.RUNNING or run.error_code in _BY_FORCE:
         return
     node = rows.newest.get(spec.key)
     has_run = node is not None and node.round == run.round and node.code not in _WITHOUT_RUNNING
-    if run.state == RunState.FAILED and not has_run and spec.when is None:
+    if run.state == RunState.FAILED and not has_run and spec.when is None and not is_cancelled:
         yield f"(9) run {run.id} failed in round {run.round}, and its node {spec.key} did not run"
     if run.state == RunState.COMPLETED and has_run:
         yield f"(9) run {run.id} completed in round {run.round}, and its node {spec.key} ran"
@@ -301,7 +303,8 @@ def _one_job(rows: _Rows) -> Iterator[str]:
             yield f"(10) the job of {node.key} of run {rows.run.id} is not there"
         is_model = node.kind == NodeKind.MODEL and node.id not in rows.maps and node.id not in rows.files
         is_begun = node.state in (NodeState.RUNNING, NodeState.COMPLETED)
-        if is_model and is_begun and node.job_id is None and node.cached_from is None and node.output != []:
+        is_empty = node.output == [] or is_erased(node.output)  # of a map without items
+        if is_model and is_begun and not (node.job_id or node.cached_from or is_empty):
             yield f"(10) {node.key} of run {rows.run.id} is {node.state} and has no job"
 
 

@@ -7,9 +7,11 @@ must have started exactly one job; the others have all policies in turn, and peo
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any
@@ -73,6 +75,16 @@ class Night(tzinfo):
         return local.replace(tzinfo=self, fold=int(twice))
 
 
+@dataclass(slots=True)
+class _Pause:
+    """When a pause was asked for, was certain, was to end, and certainly had ended."""
+
+    asked_at: float
+    begun_at: float = math.inf
+    ends_at: float = math.inf
+    ended_at: float = math.inf
+
+
 class Schedules:
     """The schedules of a world; their sweep is one of the sweepers' own."""
 
@@ -84,7 +96,7 @@ class Schedules:
         night = Night(START + timedelta(seconds=60 * chance.randint(1, 3)), back=chance.random() < 0.5)
         timetable.find_zone = lambda name: night
         policies = random.Random(f"{world.seed} policies of schedules")
-        self._pauses: dict[int, list[tuple[float, float, float, float]]] = {}
+        self._pauses: dict[int, list[_Pause]] = {}
         crons = ["* * * * *", "0-59 0-23 * * *", "0-59/2 0-23 * * *"]
         for number in range(size.schedules):
             by_cron = number % 2 == 0
@@ -141,13 +153,13 @@ class Schedules:
 
         while not self._is_ending:
             world.scheduler.sleep(chance.uniform(5.0, 30.0))
-            asked_at = world.scheduler.now
+            pauses.append(pause := _Pause(world.scheduler.now))
             switch(pause_schedule)
-            begun_at = world.scheduler.now
+            pause.begun_at = world.scheduler.now
             world.scheduler.sleep(chance.uniform(1.0, 20.0))
-            ended_at = world.scheduler.now
+            pause.ends_at = world.scheduler.now
             switch(resume_schedule)
-            pauses.append((asked_at, begun_at, ended_at, world.scheduler.now))
+            pause.ended_at = world.scheduler.now
 
     def end(self) -> None:
         """Leave no due times after the next seconds, so that the world can come to rest."""
@@ -200,9 +212,11 @@ class Schedules:
             last = ((firing.until_at or firing.due_at) - START).total_seconds()
             pauses = self._pauses[firing.schedule_id]
             if firing.outcome == Outcome.STARTED:
-                if any(begun + NOISE < first < ended - NOISE for _, begun, ended, _ in pauses):
+                if any(one.begun_at + NOISE < first < one.ends_at - NOISE for one in pauses):
                     yield f"paused: firing {firing} started within a pause of its schedule"
-            elif firing.reason == Reason.PAUSED and not any(
-                asked - NOISE <= first and last <= over + NOISE for asked, _, _, over in pauses
+            elif firing.reason == Reason.PAUSED and not (
+                # a pause that no sweep has seen becomes one with the next pause
+                any(one.asked_at - NOISE <= first for one in pauses)
+                and any(last <= one.ended_at + NOISE for one in pauses)
             ):
                 yield f"paused: firing {firing} is skipped for a pause, and there was none"

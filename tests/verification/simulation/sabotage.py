@@ -31,7 +31,12 @@ from jobs.sweeps import due_starts
 from jobs.sweeps import quotas as sweeps_quotas
 from verification.simulation import database, files, redis_link, roles, world
 from verification.simulation.artifact_store import SimulatedStore
-from workflows.execution import advancer
+from workflows import erasing, operations
+from workflows.execution import advancer, retried
+from workflows.models import Run
+from workflows.schedules.domain import policy
+from workflows.schedules.domain.policy import Lateness, Reason, Step
+from workflows.schedules.execution import fire
 
 Sabotage = Callable[[], Any]
 
@@ -216,6 +221,63 @@ def later_starts() -> Iterator[None]:
         yield
 
 
+def cancel_beside_a_failure() -> Any:
+    """What runs beside a failure that cancels it goes on."""
+    return patch.object(advancer, "cancel_nodes", lambda *_: 0)
+
+
+def handler_at_the_deadline() -> Any:
+    """A run past its deadline ends as a cancelled one does, without its node of `on_failure`."""
+    return patch.object(advancer, "is_timed_out", lambda run: False)
+
+
+def refused_restart_of_erased_runs() -> Any:
+    """A run is restarted also after its data was erased."""
+    real = operations._nodes_again
+
+    def nodes_again(run: Run, *rest: Any) -> Any:
+        at, run.erase_requested_at = run.erase_requested_at, None
+        again = real(run, *rest)
+        run.erase_requested_at = at
+        return again
+
+    return patch.object(operations, "_nodes_again", nodes_again)
+
+
+def data_of_erased_jobs() -> Any:
+    """The erasure of a run leaves its jobs' data."""
+    return patch.object(erasing, "erase_job_data", lambda *_, **__: None)
+
+
+def output_of_a_retried_sub_run() -> Any:
+    """A sub-run that goes on after its failure gives its parent no output."""
+    return patch.object(retried, "NodeKind", SimpleNamespace(WORKFLOW=""))
+
+
+def overlap_of_firings() -> Any:
+    """A firing starts whatever else of its schedule runs."""
+    return patch.object(fire, "step_of", lambda *_, **__: Step.START)
+
+
+def pause_of_schedules() -> Any:
+    """Due times within a pause are started, once it is over."""
+    return patch.object(Lateness, "_is_paused", lambda *_: False)
+
+
+def limit_of_catching_up() -> Any:
+    """Each due time outside a pause is started, however late."""
+
+    def reason(due: datetime, now: datetime, rules: Lateness, **_: bool) -> Reason | None:
+        return Reason.PAUSED if rules._is_paused(due) else None
+
+    return patch.object(policy, "_reason", reason)
+
+
+def reopened_firings() -> Any:
+    """A run that is restarted does not open its firing again."""
+    return patch.object(world, "reopen", lambda ids: None)
+
+
 def quota_in_the_rebuild() -> Any:
     """A rebuilt index does not know whose quota is used up."""
     return patch.object(rebuild, "park_exhausted", lambda *_: ())
@@ -310,6 +372,15 @@ MECHANISMS: dict[str, Sabotage] = {
     "unique slot": unique_slot,
     "adoption": adoption,
     "one writer per run": one_writer_per_run,
+    "cancel beside a failure": cancel_beside_a_failure,
+    "handler at the deadline": handler_at_the_deadline,
+    "refused restart of erased runs": refused_restart_of_erased_runs,
+    "data of erased jobs": data_of_erased_jobs,
+    "output of a retried sub-run": output_of_a_retried_sub_run,
+    "overlap of firings": overlap_of_firings,
+    "pause of schedules": pause_of_schedules,
+    "limit of catching up": limit_of_catching_up,
+    "reopened firings": reopened_firings,
     "unread notices": lambda: without_sweeps("unread_notices"),
     "generation marker": generation_marker,
     "idempotent requests": idempotent_requests,
