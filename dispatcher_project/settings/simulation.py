@@ -11,5 +11,6 @@ from .base import database
 from .dispatcher import DispatcherSettings
 
 SECRET_KEY = "the simulator keeps no secrets " + "x" * 20
-DISPATCHER = DispatcherSettings()  # ignores the environment, so that a seed is reproducible
+# ignores the environment, so that a seed is reproducible; short, so that an outage makes due times late
+DISPATCHER = DispatcherSettings(schedule_grace_seconds=8.0)
 DATABASES = {"default": database("sqlite://:memory:")}

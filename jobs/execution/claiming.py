@@ -28,7 +28,7 @@ from jobs.execution.attempt_run import NOT_SENT, RunSoFar
 from jobs.execution.completion import Completion, StartCommit
 from jobs.execution.log_events import position_in_log
 from jobs.execution.row_prefetch import OF_JOB, RowPrefetch, rows_to_run
-from jobs.execution.worker_state import ClaimGate, WorkerProcess
+from jobs.execution.worker_state import ClaimGate, RunsInHand, WorkerProcess
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.transitions import Start, StartOutcome
@@ -75,7 +75,8 @@ class Claimed(NamedTuple):
 class Claims:
     """Claims jobs for the slots of one worker.
 
-    gate: decides whether the worker may claim. completion: writes the starts and renews the leases.
+    gate: decides whether the worker may claim. completion: writes the starts and renews the leases. runs: in
+    hand.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class Claims:
         gate: ClaimGate,
         completion: Completion,
         row_prefetch: RowPrefetch,
+        *,
+        runs: RunsInHand,
     ) -> None:
         self.uncertain = UncertainClaims()
         self._ports, self._process, self._gate = ports, process, gate
-        self._completion, self._row_prefetch = completion, row_prefetch
+        self._completion, self._row_prefetch, self._runs = completion, row_prefetch, runs
         self._generation_seen: dict[str, tuple[float, bool]] = {}
 
     def claim_next(self, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
@@ -269,7 +272,11 @@ class Claims:
 
     def _adopt(self, fleet_name: str, leases: Leases, lease: Lease, asked_at: float) -> Claimed | None:
         """Adopt a waiting run of another worker. Raises the epoch in the database first, then the lease's, so
-        that between the two only this worker's result counts."""
+        that between the two only this worker's result counts. A run of this worker's own, which stood still
+        until its lease had expired, gets it back when the keeper renews it."""
+        if lease.attempt_id in self._runs:
+            self._return_and_rest(leases, lease)
+            return None
         attempt = Attempt.objects.filter(id=lease.attempt_id).first()
         if attempt is None or attempt.state != AttemptState.WAITING:
             # the attempt has ended: its row says whether that end proved the slot free

@@ -67,7 +67,7 @@ class GpuWorker:
         self.completion = Completion(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.gate = ClaimGate(ports.clock, self.completion.writer)
         self.row_prefetch = RowPrefetch(ports)
-        self.claims = Claims(ports, process, self.gate, self.completion, self.row_prefetch)
+        self.claims = Claims(ports, process, self.gate, self.completion, self.row_prefetch, runs=self.runs)
         self.prefetch = SlotPrefetch(ports, process, self.gate, self.claims, self.completion)
         self.loop_parts = LoopParts(
             ports,

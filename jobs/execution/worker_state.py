@@ -150,6 +150,9 @@ class RunsInHand:
     def __len__(self) -> int:
         return len(self._runs)
 
+    def __contains__(self, attempt_id: str) -> bool:
+        return attempt_id in self._runs
+
     def all(self) -> list[tuple[Lease, AttemptRun]]:
         """Return the runs with their leases."""
         with self._lock:

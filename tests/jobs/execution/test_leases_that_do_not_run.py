@@ -3,13 +3,15 @@ adoption."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from django.db import transaction
 
 from foundation.ids import new_id
 from gpus.errors import ServerLost
 from gpus.models import QuarantinedSlot
-from gpus.protocol import ReleaseMode
+from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.base import Accepted
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
@@ -145,6 +147,16 @@ def test_a_waiting_attempt_is_adopted_and_polled(shop):
     hands.worker.work("m")
     assert (hands.gpu.sent, hands.gpu.polled) == ([], ["r1"])
     assert (state(job), hands.slot()) == (JobState.COMPLETED, "free")
+
+
+def test_a_worker_does_not_adopt_its_own_run(shop):
+    """It stood still until its lease had expired, and is about to end the run under the old epoch."""
+    hands = by_hand(shop)
+    job, attempt_id = handed_over(hands)
+    lease = Lease("m", "gpu-1/0", job.id, attempt_id, 1, "m", str(job.tenant_id), 5, 0, 0, 0.0)
+    with hands.worker.runs.holding(lease, cast(Any, None)):
+        hands.worker.work("m")
+    assert (hands.gpu.polled, Attempt.objects.get().epoch, hands.slot()) == ([], 1, "adoptable")
 
 
 def test_an_attempt_that_ended_cleanly_is_not_adopted_and_its_slot_is_free(shop):

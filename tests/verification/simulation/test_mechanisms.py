@@ -63,6 +63,32 @@ def test_a_law_of_runs_breaks_without(player: Player, mechanism: str, law: str, 
     assert any(one.startswith(law) for one in played["broken"]), played["broken"]
 
 
+_OF_RUNS = "advancer_killed,hints_lost_and_doubled,kill_in_a_step"
+_OF_SCHEDULES = "beat_down,kill_in_a_step,second_sweeper"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "faults", "law", "size"),
+    [
+        ("cancel beside a failure", _OF_RUNS, "uncancelled:", (5, 0, 1)),
+        ("handler at the deadline", _OF_RUNS, "(9)", (5, 0, 0)),
+        ("data of erased jobs", _OF_RUNS, "run", (5, 0, 10)),
+        ("output of a retried sub-run", _OF_RUNS, "(11)", (6, 0, 4)),
+        ("overlap of firings", _OF_SCHEDULES, "(16)", (0, 6, 0)),
+        ("pause of schedules", _OF_SCHEDULES, "paused:", (0, 6, 0)),
+        ("limit of catching up", "beat_down", "(16)", (0, 6, 3)),
+    ],
+)
+def test_a_law_of_workflows_breaks_without(
+    player: Player, mechanism: str, faults: str, law: str, size: tuple[int, int, int]
+) -> None:
+    """size: runs and schedules, and a seed that showed it, or is near one."""
+    runs, schedules, first = size
+    sizes = {"jobs": 2, "faults_each": 8, "runs": runs, "schedules": schedules}
+    played = player.play(20, first=first, without=mechanism, faults=faults, law=law, **sizes)
+    assert any(one.startswith(law) for one in played["broken"]), played["broken"]
+
+
 def test_without_the_check_before_it_a_start_is_refused_by_the_row(
     player: Player,
 ) -> None:
