@@ -37,6 +37,7 @@ COVERED = {
     "verification.simulation.artifact_faults": f"{_SIMULATED}/test_files.py",
     "verification.simulation.callback_faults": f"{_SIMULATED}/test_callbacks.py",
     "verification.simulation.store_faults": f"{_SIMULATED}/test_files.py",
+    "verification.simulation.workflow_definitions": f"{_SIMULATED}/test_mechanisms.py",
     "workflows.apps": "tests/dispatcher_project/test_migrations.py",
     "workflows.schedules.apps": "tests/dispatcher_project/test_migrations.py",
 }
