@@ -155,11 +155,18 @@ class WebBrowser:
 
     @contextmanager
     def visit(
-        self, user: User | None = None, *, size: tuple[int, int] = DESKTOP, dark: bool = False
+        self,
+        user: User | None = None,
+        *,
+        size: tuple[int, int] = DESKTOP,
+        dark: bool = False,
+        scripts: bool = True,
     ) -> Iterator[Visit]:
         """Open a tab, signed in as the user. It is closed at the end, before the database is emptied."""
         context = self.browser.new_context(
-            viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            java_script_enabled=scripts,
         )
         try:
             if user is not None:

@@ -21,6 +21,7 @@ from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
 from workflows.models import MapState, Node, Run
+from workflows.sweeps import due_waits
 from workflows.tasks import advance_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -123,6 +124,27 @@ def test_the_page_of_a_sub_run_is_no_wider_than_the_window(web_browser: WebBrows
         page = visit.go(f"/admin/workflows/run/{part.id}/change/")
         page.wait_for_selector(f".facts dd:has-text('{run.id}')")
         visit.assert_sound()
+
+
+def test_forms_work_without_scripts(web_browser: WebBrowser, boss: User) -> None:
+    run = start({"nodes": {"a": {"signal": {"name": "go"}}, "b": {"timer": {"seconds": 0}, "needs": ["a"]}}})
+    with web_browser.visit(boss, size=DESK, scripts=False) as visit:
+        page = visit.go(f"/admin/workflows/run/{run.id}/change/")
+        page.fill("textarea[name=field-0]", '{"by": "hand"}')
+        page.click("text=Send signal")
+        page.wait_for_selector("text=1 node took the signal go.")
+        for _ in range(3):
+            advance(run)
+        due_waits.sweep(ports.production_ports())
+        advance(run)
+        page = visit.go(f"/admin/workflows/run/{run.id}/change/")
+        page.check("input[name=node][value=b]")
+        page.click("text=Restart chosen nodes…")
+        page.click("button:has-text('Restart them')")
+        page.wait_for_selector("text=The chosen nodes run again.")
+    run.refresh_from_db()
+    assert (run.round, run.node_states["a"]) == (2, "completed")
+    assert Node.objects.get(run=run, key="a").output == {"by": "hand"}
 
 
 def test_the_lists_and_the_inbox_are_sound(web_browser: WebBrowser, boss: User) -> None:
