@@ -11,7 +11,8 @@ from artifacts.refs import ref
 from foundation.json_text import unwrap
 from foundation.signed_urls import replace_signed, without_signatures
 
-_HASHES = re.compile(r"(?=([0-9a-f]{64}))")
+_HASH = re.compile(r"(?:/|%2F)([0-9a-f]{64})(?![0-9a-f])", re.IGNORECASE)
+"""At the end of the path of an object."""
 _URL = re.compile(r"https?://[^\s?]*/a/[1-9][0-9]{0,18}/([0-9a-f]{64})\?\S*\Z")
 """Of an object in a store, as a whole text."""
 
@@ -25,7 +26,7 @@ def without_input_urls(result: Any, job_id: str) -> Any:
         found = _URL.match(text)
         if found is not None and found[1] in inputs:
             return ref(inputs[found[1]])
-        names_input = any(one in inputs for one in _HASHES.findall(text))
+        names_input = any(one[1] in inputs for one in _HASH.finditer(text))
         return without_signatures(text) if names_input else text
 
     return replace_signed(unwrap(result), new) if inputs else result

@@ -27,9 +27,9 @@ from jobs.reports.rollups import CURSOR
 log = structlog.get_logger(__name__)
 
 TICK = "tick"
+"""Name that stands for all sweeps that are due; also the name of beat's own row."""
 ABSENCES = "unknown_objects.absences"
 """Name of the `SweepRun` row of `jobs.sweeps.absences`; it is no sweep."""
-"""Name that stands for all sweeps that are due; also the name of beat's own row."""
 Row = TypeVar("Row")
 Moved = TypeVar("Moved")
 
