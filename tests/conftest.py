@@ -22,6 +22,7 @@ from dispatcher_project.supervisor.bootstrap import keep_bytecode
 from dispatcher_project.supervisor.embedded import EmbeddedValkey, find_valkey
 from tests.support.database_copies import original, own_copy
 from tests.support.emptying import delete_rows, end_other_sessions, let_be_emptied
+from tests.support.migrated_cache import begin_migrated, keep_migrated
 from tests.support.system.programs import fork_server
 
 keep_bytecode()  # as manage.py does: else each process compiles all that it imports anew
@@ -122,6 +123,11 @@ def emptied_by_deleting() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def django_db_keepdb(django_db_keepdb: bool, django_db_modify_db_settings: None) -> bool:
+    return begin_migrated() or django_db_keepdb
+
+
+@pytest.fixture(scope="session")
 def django_db_setup(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[None]:
     if _forks(request.config):
         with ExitStack() as stack:
@@ -133,6 +139,7 @@ def django_db_setup(request: pytest.FixtureRequest, django_db_blocker: Any) -> I
         return
     request.getfixturevalue("django_db_setup")
     with django_db_blocker.unblock():
+        keep_migrated()
         let_be_emptied("default")
     yield
     with django_db_blocker.unblock():

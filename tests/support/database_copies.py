@@ -17,6 +17,7 @@ from django.test.utils import setup_databases, teardown_databases
 from pytest_django.fixtures import _get_databases_for_setup
 
 from tests.support.emptying import end_other_sessions, let_be_emptied
+from tests.support.migrated_cache import begin_migrated, keep_migrated
 
 ALIAS = "default"
 _SUFFIX = "forked"
@@ -36,7 +37,8 @@ def original(items: list[pytest.Item]) -> Iterator[None]:
     if connection.vendor == "postgresql":  # beside that of a run without forks
         name = connection.creation._get_test_db_name()
         connection.settings_dict["TEST"]["NAME"] = f"{name}_{_SUFFIX}"
-    before = setup_databases(verbosity=0, interactive=False, aliases=[ALIAS])
+    before = setup_databases(verbosity=0, interactive=False, aliases=[ALIAS], keepdb=begin_migrated())
+    keep_migrated()
     connection.close()
     connection.settings_dict["TEST"][MIGRATED] = connection.settings_dict["NAME"]
     try:
