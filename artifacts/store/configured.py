@@ -7,8 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
+from django.db import DatabaseError, connection
 
-from artifacts.store.contract import Store
+from artifacts.models import Artifact
+from artifacts.store.contract import Store, StoreUnavailable
 from artifacts.store.local import LocalStore
 from artifacts.store.place import S3Place, read_place
 from artifacts.store.s3 import S3Store
@@ -45,4 +47,17 @@ def make_store(now: Callable[[], datetime]) -> Store:
         now,
         reserve_bytes=limits.artifact_reserve_bytes,
         is_shared=is_shared,
+        has_objects=_has_stored,
     )
+
+
+def _has_stored() -> bool:
+    """Return True if the database knows stored artifacts. Raises StoreUnavailable."""
+    was_open = connection.connection is not None  # else this is a thread without one, which keeps none
+    try:
+        return Artifact.objects.filter(state=Artifact.State.STORED, stored_at__isnull=False).exists()
+    except DatabaseError:
+        raise StoreUnavailable("It is unknown whether the store's empty folder is the right one.") from None
+    finally:
+        if not was_open:
+            connection.close()

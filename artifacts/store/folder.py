@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -45,10 +45,11 @@ def _store_errors() -> Iterator[None]:
 
 class Folder:
     """The files of a store. root: made when the first file is written; a link to a folder is followed here
-    only, because it is the operator's."""
+    only, because it is the operator's. before_first: is called before a file is written into an empty root;
+    it raises StoreUnavailable if the root is none of a new store."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, before_first: Callable[[], None] = lambda: None) -> None:
+        self.root, self._before_first = root, before_first
 
     errors = staticmethod(_store_errors)
 
@@ -69,6 +70,8 @@ class Folder:
     def new_file(self) -> tuple[str, int]:
         """Return name and descriptor of a new file in the temporary folder."""
         name = secrets.token_hex(16)
+        if not self.names((TEMPORARY,)) and not self.names(()):
+            self._before_first()
         with _store_errors(), self._folder((TEMPORARY,), make=True) as folder:
             return name, os.open(name, _NEW, 0o600, dir_fd=folder)
 

@@ -55,7 +55,8 @@ class LocalStore:
 
     root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
     for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
-    file system that all hosts see.
+    file system that all hosts see. has_objects: whether the database knows objects: then an empty folder is
+    another one than before, and is not written to.
     """
 
     max_put_bytes: int | None = None
@@ -69,9 +70,10 @@ class LocalStore:
         *,
         reserve_bytes: int = 0,
         is_shared: bool = False,
+        has_objects: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.is_shared = is_shared
-        self._folder = Folder(root)
+        self.is_shared, self._has_objects = is_shared, has_objects
+        self._folder = Folder(root, self._require_new)
         self._url = url
         self.now = now
         self._reserve_bytes = reserve_bytes
@@ -307,6 +309,14 @@ class LocalStore:
                 "(DISPATCHER_ARTIFACT_RESERVE_BYTES): no upload is accepted."
             )
         return ""
+
+    def _require_new(self) -> None:
+        """Raise StoreUnavailable for an empty folder in the place of one with objects."""
+        if self._has_objects():
+            raise StoreUnavailable(
+                "The store's folder is missing or empty, and the database knows artifacts in it: is its disk "
+                f"mounted? To begin anew, an operator makes the folder {TEMPORARY!r} in it."
+            )
 
     def _require_room(self, size: int) -> None:
         if self._folder.free_bytes() - self._reserve_bytes < size:

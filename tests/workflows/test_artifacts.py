@@ -32,10 +32,11 @@ def make_artifact(theatre: Theatre, **values: object) -> Artifact:
     now = theatre.ports.clock.now()
     given = {"tenant_id": theatre.tenant.pk, "state": "stored", **values}
     digest = hashlib.sha256(b"film").hexdigest()
-    row = Artifact.objects.create(
+    row = Artifact(
         id=new_id(), sha256=digest, bytes=4, created_at=now, expires_at=now, stored_at=now, **given
     )
     theatre.ports.artifact_store.write(row.key, 4, [b"film"])
+    row.save(force_insert=True)
     return row
 
 

@@ -32,11 +32,12 @@ def job(world: QueueWorld, tmp_path: Path, settings: Any) -> Job:
 
 def store_artifact(world: QueueWorld, job: Job, data: bytes, name: str, *, is_result: bool = False) -> str:
     now = timezone.now()
-    row = Artifact.objects.create(
+    row = Artifact(
         id=new_id(), tenant_id=job.tenant_id, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data),
         name=name, state="stored", created_at=now, expires_at=now, stored_at=now,
     )  # fmt: skip
     world.ports.artifact_store.write(row.key, len(data), [data])
+    row.save(force_insert=True)
     ArtifactUse.objects.create(artifact=row, job=job.id, is_result=is_result)
     return row.pk
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -205,6 +206,34 @@ def test_a_folder_of_one_host_is_refused_where_several_hosts_use_it(
     assert check_store_hosts(None) == []  # without a database
     limit(monkeypatch, artifact_store="/mnt/artifacts?shared=1")
     assert check_store_hosts(None, ["default"]) == []
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "no folder"])
+def test_a_folder_that_is_not_mounted_takes_no_upload(acme: Account, store: LocalStore, left: str) -> None:
+    """It would be filled, and what the mounted one has would seem to be lost."""
+    assert store.check() == "", "a new store"
+    row = Artifact.objects.get(pk=upload(acme, store, PNG))
+    assert acme.client.post(f"{URL}/{row.pk}/complete").status_code == 200
+    root = store.root
+    mounted = root.rename(root.with_name("unmounted"))
+    if left == "an empty folder":
+        root.mkdir()
+    other = ObjectKey(acme.tenant.pk, sha(b"other"))
+    for write in (
+        lambda: store.write(other, 5, [b"other"]),
+        lambda: store.begin_parts(other, 5),
+        lambda: store.receive(other, 5),
+        lambda: store.block(other),
+    ):
+        with pytest.raises(StoreUnavailable, match="is its disk mounted"):
+            write()
+    assert "is its disk mounted" in store.check()
+    assert list(root.iterdir()) == []
+    (root / "tmp").mkdir()  # the operator begins anew
+    store.write(other, 5, [b"other"])
+    shutil.rmtree(root)
+    mounted.rename(root)
+    assert store.find(row.key) is not None
 
 
 # -- parts ----------------------------------------------------------------------------------------------
