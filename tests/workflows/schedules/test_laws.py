@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import F
 
 from jobs.models import Job
-from tests.workflows.schedules.conftest import Stage
+from tests.support.schedules import Stage
 from verification.schedule_laws import check_schedules
 from workflows.schedules.models import Firing, Schedule
 
