@@ -72,11 +72,13 @@ _OF_SCHEDULES = "beat_down,kill_in_a_step,second_sweeper"
     [
         ("cancel beside a failure", _OF_RUNS, "uncancelled:", (5, 0, 1)),
         ("handler at the deadline", _OF_RUNS, "(9)", (5, 0, 0)),
+        ("refused restart of erased runs", "hints_lost_and_doubled", "run", (8, 0, 11)),
         ("data of erased jobs", _OF_RUNS, "run", (5, 0, 10)),
         ("output of a retried sub-run", _OF_RUNS, "(11)", (6, 0, 4)),
         ("overlap of firings", _OF_SCHEDULES, "(16)", (0, 6, 0)),
         ("pause of schedules", _OF_SCHEDULES, "paused:", (0, 6, 0)),
         ("limit of catching up", "beat_down", "(16)", (0, 6, 3)),
+        ("reopened firings", "", "(16)", (1, 6, 70004)),
     ],
 )
 def test_a_law_of_workflows_breaks_without(
