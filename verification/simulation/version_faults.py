@@ -42,6 +42,9 @@ class VersionFaults(Operators):
                 world.operate(partial(_begin_switch, fleet, versions.newest))
             self._sleep(0.0, 30.0)
         self._replace_all(workers if is_begun_early else [*others, *workers])
+        for advancer in world.advancers.alive():
+            world.scheduler.kill(advancer.process)
+            world.advancers.start_successor()
         self._await_switch()
         versions.is_changing = False
 
