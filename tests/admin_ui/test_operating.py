@@ -194,6 +194,7 @@ def test_a_viewer_cannot_change_the_registry_tenants_or_keys(viewer: Client, mod
     assert viewer.get(reverse(f"admin:{model}_delete", args=[row.pk])).status_code == 403
 
 
+@pytest.mark.database
 @pytest.mark.usefixtures("some", "fake_ports")
 def test_a_job_that_has_ended_is_erased_and_its_page_says_so(operator: Client, viewer: Client) -> None:
     over, running = ids_of(JobState.COMPLETED, 1)[0], ids_of(JobState.RUNNING, 1)[0]

@@ -145,6 +145,7 @@ PAID = {
 }
 
 
+@pytest.mark.database
 def test_a_signal_is_sent_to_the_nodes_of_the_run_that_wait_for_it_and_audited(boss: Client) -> None:
     spec = {"nodes": {key: {"signal": {"name": "paid", "body_schema": PAID}} for key in ("a", "b")}}
     run = make_run(spec, a="running", b="running")
@@ -461,6 +462,7 @@ def test_a_run_that_has_not_ended_has_no_button_to_erase_it(boss: Client) -> Non
     assert boss.post(erase, {"_form_submitted": "on"}).status_code == 403
 
 
+@pytest.mark.database
 def test_a_run_lists_its_sub_runs_and_these_name_their_parent(boss: Client) -> None:
     spec = {"nodes": {"part": {"map": {"count": 30}, "workflow": "w1"}}}
     run = make_run(spec, part="running")
