@@ -372,7 +372,8 @@ def _kinds(draw: st.DrawFn, key: str, given: dict[str, Any]) -> dict[str, Any]:
         return {"workflow": "child", "inputs": given}
     refs = [value[0] for value in given.values() if isinstance(value, list)]
     if kind == "timer":
-        return {"timer": {"seconds": {"$ref": refs[0]["$ref"], "default": 0} if refs else 1}}
+        names = [ref["$ref"].partition(".")[0] for ref in refs]
+        return {"timer": {"seconds": {"$ref": f"{names[0]}.n", "default": 0} if names else 1}}
     wait: dict[str, Any] = {"expires_seconds": 60, "on_expiry": draw(st.sampled_from(["fail", "skip"]))}
     if draw(st.integers(0, 2)) == 0:
         wait |= {"on_expiry": "default", "default": {"n": 1}}
