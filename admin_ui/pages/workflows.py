@@ -45,6 +45,7 @@ from workflows.models import (
     Node,
     Run,
     RunEvent,
+    SentSignal,
     Version,
     Wait,
     Workflow,
@@ -406,6 +407,18 @@ class RunEventPages(HistoryAdmin):
     @column("run")
     def run_page(self, event: RunEvent) -> SafeString | str:
         return run_link(event.run_id)
+
+
+@admin.register(SentSignal)
+class SentSignalPages(HistoryAdmin):
+    about = "Signals that were sent with an Idempotency-Key, each of which has an effect once."
+    list_display = ("key", "tenant", "taken", "sent_at")
+    list_select_related = ("tenant",)
+    search_fields = ("key__exact",)
+    search_help_text = "Exact match of an idempotency key."
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = (("key", "tenant"), ("taken", "sent_at"), "fingerprint")
 
 
 @admin.register(CachedOutput)

@@ -21,7 +21,7 @@ from jobs.callbacks import deliver as delivering
 from jobs.callbacks.deliver import DELAYS_SECONDS, Taken, replay, settle, take
 from jobs.callbacks.sending import Outcome
 from jobs.models import Callback, CallbackTry
-from tests.jobs.callbacks import conftest
+from tests.support import receivers
 from tests.support.receivers import NOW, Receiver, Sent, deliver, say
 from tests.support.round_trips import round_trips
 
@@ -152,7 +152,7 @@ def test_a_crash_after_sending_repeats_and_never_loses(
 ) -> None:
     sent = send(receiver.url)
     with monkeypatch.context() as crash:
-        crash.setattr(conftest, "settle", lambda *args, **kwargs: (_ for _ in ()).throw(SystemExit))
+        crash.setattr(receivers, "settle", lambda *args, **kwargs: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             deliver(sent.callback.id, now=NOW)
     assert [line.error for line in sent.callback.log.all()] == ["sent; its end was not recorded"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
 from foundation.json_text import JsonText
 from gpus.errors import GpuBusy, GpuError, Interrupted, ServerFailed, ServerLost
@@ -100,7 +101,8 @@ def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: boo
     job = run(first)
     first_attempt = job.attempts.get()
     second.clock.move(60.0)
-    transitions.queue_retry(job.id, second.clock.now())
+    with transaction.atomic():
+        transitions.queue_retry(job.id, second.clock.now())
     push_tickets("main", "m", [job.ticket], second.worker.ports)
     second.worker.work("m")
     assert Job.objects.get().state == JobState.COMPLETED
