@@ -19,11 +19,11 @@ from foundation.database.row_limits import free_places
 from foundation.http_api.problems import Problem, validation_problem
 from jobs.domain.errors import Refused
 from jobs.ports import Ports
+from jobs.submission.request import KeyedRequest
 from workflows.domain.errors import TooManyVersions
 from workflows.execution.model_access import KeyModels, refuse_models
 from workflows.models import INLINE_PREFIX, Version, Workflow, inline_name
 from workflows.operations import (
-    RunKey,
     RunOptions,
     StartedRun,
     check_definition,
@@ -40,7 +40,7 @@ def start_inline_run(
     inputs: Any,
     *,
     ports: Ports,
-    key: RunKey | None = None,
+    key: KeyedRequest | None = None,
     key_models: KeyModels = None,
     by: str | None = None,
     **options: Unpack[RunOptions],

@@ -25,6 +25,7 @@ from jobs.domain.errors import IdempotencyConflict
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
 from jobs.models import ApiKey, EndNotice
 from jobs.ports import Ports
+from jobs.submission.request import KeyedRequest
 from workflows.definition.limits import definition_limits
 from workflows.definition.read import read_definition
 from workflows.domain.advance import nodes_to_restart
@@ -191,14 +192,6 @@ def _make(tenant_id: int, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunKey:
-    """An Idempotency-Key. fingerprint: of the request (`jobs.submission.request.fingerprint`)."""
-
-    key: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
 class StartedRun:
     """A run. replayed: an earlier request with the same key started it."""
 
@@ -223,7 +216,7 @@ def start_run(
     *,
     ports: Ports,
     number: int | None = None,
-    key: RunKey | None = None,
+    key: KeyedRequest | None = None,
     key_models: KeyModels = None,
     by: str | None = None,
     **options: Unpack[RunOptions],
@@ -293,7 +286,7 @@ def store_run(
     run: Run,
     *,
     ports: Ports,
-    key: RunKey | None = None,
+    key: KeyedRequest | None = None,
     by: str | None = None,
     store_version: Callable[[], Version] | None = None,
 ) -> StartedRun:
@@ -367,7 +360,7 @@ def _take_tokens(tenant_id: int, nodes: int, ports: Ports) -> None:
         raise refused
 
 
-def earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:
+def earlier_run(tenant_id: int, key: KeyedRequest) -> StartedRun | None:
     """Return the run that a request with this key started. Raises IdempotencyConflict for another request."""
     runs = Run.objects.select_related("version__workflow")
     run = runs.filter(tenant_id=tenant_id, idempotency_key=key.key).first()

@@ -20,6 +20,7 @@ from foundation.json_text import canonical_json
 from gpus.registry.audit import record
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.ports import Ports
+from jobs.submission.request import KeyedRequest
 from workflows.domain.errors import SignalTooLarge, TooManySignals
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState
@@ -29,14 +30,6 @@ from workflows.models import SentSignal, Wait
 
 _BATCH = 500
 """Waits of one statement, and runs of one hint."""
-
-
-@dataclass(frozen=True, slots=True)
-class SignalKey:
-    """An Idempotency-Key. fingerprint: of the request (`jobs.submission.request.fingerprint`)."""
-
-    key: str
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ def send_signal(
     *,
     ports: Ports,
     run_id: str | None = None,
-    key: SignalKey | None = None,
+    key: KeyedRequest | None = None,
     by: str | None = None,
 ) -> TakenSignal:
     """Give a signal to all waits of the tenant's runs for it, or of one run.
@@ -94,7 +87,7 @@ class _Signal:
     name: str
     body: Any
     run_id: str | None
-    key: SignalKey | None
+    key: KeyedRequest | None
     by: str | None
 
     def matching(self, ports: Ports) -> tuple[list[Wait], Refused | None]:
@@ -147,7 +140,7 @@ def _refusal(schema: Any, body: Any, ports: Ports) -> Refused | None:
     return None
 
 
-def _note(tenant_id: int, key: SignalKey, now: datetime) -> SentSignal:
+def _note(tenant_id: int, key: KeyedRequest, now: datetime) -> SentSignal:
     """Insert the row of a key. Raises IntegrityError, TooManySignals."""
     limits = settings.DISPATCHER
     kept = SentSignal.objects.filter(
@@ -164,7 +157,7 @@ def _note(tenant_id: int, key: SignalKey, now: datetime) -> SentSignal:
     )
 
 
-def _earlier(tenant_id: int, key: SignalKey) -> TakenSignal | None:
+def _earlier(tenant_id: int, key: KeyedRequest) -> TakenSignal | None:
     """Return what an earlier request with this key did. Raises IdempotencyConflict for another request."""
     sent = SentSignal.objects.filter(tenant_id=tenant_id, key=key.key).first()
     if sent is None:

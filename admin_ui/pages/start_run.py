@@ -22,7 +22,7 @@ from foundation.http_api.json_body import read_body
 from foundation.http_api.problems import Problem
 from jobs import ports
 from jobs.domain.errors import Refused
-from jobs.submission.request import DEFAULT_PRIORITY, fingerprint
+from jobs.submission.request import DEFAULT_PRIORITY, KeyedRequest, fingerprint
 from workflows import operations
 from workflows.api.bodies import StartRun
 from workflows.definition.read import read_definition
@@ -107,7 +107,7 @@ def _start(version: Version, inputs: Any, form: StartForm, *, by: str) -> operat
         deadline_seconds=read.deadline_seconds,
         tags=read.tags or (),
         callback_url=read.callback_url,
-        key=operations.RunKey(form.cleaned_data["key"], fingerprint([name, body])),
+        key=KeyedRequest(form.cleaned_data["key"], fingerprint([name, body])),
         ports=ports.production_ports(),
         by=by,
     )

@@ -38,6 +38,7 @@ from jobs.submission.fetched_urls import handover_of, urls_to_fetch
 from jobs.submission.input_files import NO_FILES, FetchedFile, InputFiles
 from jobs.submission.request import (
     Item,
+    KeyedRequest,
     KeyText,
     Outcome,
     SubmitRequest,
@@ -46,7 +47,7 @@ from jobs.submission.request import (
     read_request,
 )
 from jobs.submission.request import Submit as SubmitBody
-from jobs.submission.submit import BatchKey, submit_batch, submit_job
+from jobs.submission.submit import submit_batch, submit_job
 
 ADMISSION_KEY = "dispatcher.admission"
 """Key in a request's ASGI scope for an `Admission` whose tokens were taken by the submit batcher."""
@@ -93,7 +94,7 @@ class RateLimitedView(JobView):
         tenant_id: int,
         headers: Mapping[str, str],
         *,
-        batch: BatchKey | None = None,
+        batch: KeyedRequest | None = None,
     ) -> Mapping[str, FetchedFile] | None:
         """Return what was read from the URLs of these requests; None: URLs stay as they are.
 
@@ -183,7 +184,7 @@ class SubmitBatch(RateLimitedView):
         handed = handover_of(request.META)
         if len(items) > 1 and (handed is None or handed.fetched is None):
             headers = admit_or_refuse(admit(tenant_id, len(items), self.ports, taken=1))
-        whole = BatchKey(key, fingerprint(request.data)) if key else None
+        whole = KeyedRequest(key, fingerprint(request.data)) if key else None
         fetched = self.fetched(request, items, tenant_id, headers, batch=whole)
         items = [_with_files(item, InputFiles(None, principal_of(request).name, fetched)) for item in items]
         batch = submit_batch(

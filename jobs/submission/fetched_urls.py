@@ -38,8 +38,7 @@ from jobs.limits.submit_limits import limits_of
 from jobs.ports import Ports
 from jobs.submission.input_files import FetchedFile, urls_of
 from jobs.submission.insert import earlier_batch, known_keys
-from jobs.submission.request import Allowed, SubmitRequest, is_accepted
-from jobs.submission.submit import BatchKey
+from jobs.submission.request import Allowed, KeyedRequest, SubmitRequest, is_accepted
 
 SCOPE_KEY = "dispatcher.fetched_urls"
 """Key of a `FetchHandover` in the ASGI scope of a request whose URLs the gateway may read."""
@@ -79,7 +78,7 @@ def urls_to_fetch(
     tenant_id: int,
     key_models: frozenset[str] | None,
     ports: Ports,
-    batch: BatchKey | None = None,
+    batch: KeyedRequest | None = None,
 ) -> WantedUrls | None:
     """Return the URLs that these requests need; None if they need none. A request that was accepted before,
     or that the checks refuse, needs none.

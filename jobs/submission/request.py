@@ -214,6 +214,14 @@ def read_item(value: Any) -> SubmitRequest:
     return SubmitRequest(body, body.idempotency_key, fingerprint(own))
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """An Idempotency-Key and the `fingerprint` of its request: with another request the key is refused."""
+
+    key: str
+    fingerprint: str
+
+
 def fingerprint(body: Any) -> str:
     """Return the SHA-256 of the body's canonical JSON, written in pieces: a batch of 15 MB at once would
     block the interpreter for 90 ms."""

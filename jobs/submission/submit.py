@@ -36,6 +36,7 @@ from jobs.submission.insert import (
 from jobs.submission.request import (
     Allowed,
     Item,
+    KeyedRequest,
     Outcome,
     SubmitRequest,
     Submitted,
@@ -74,15 +75,6 @@ class Submission:
     log_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchKey:
-    """The idempotency key of a whole batch. fingerprint: of its body
-    (`jobs.submission.request.fingerprint`)."""
-
-    key: str
-    fingerprint: str
-
-
 def submit_job(
     request: SubmitRequest,
     *,
@@ -107,7 +99,7 @@ def submit_batch(
     tenant: Tenant | int,
     ports: Ports,
     key_models: frozenset[str] | None = None,
-    key: BatchKey | None = None,
+    key: KeyedRequest | None = None,
 ) -> SubmittedBatch:
     """Submit a client's batch: all jobs that are not refused, in one transaction.
 
@@ -148,7 +140,7 @@ def _store(
     submissions: Sequence[Submission],
     ports: Ports,
     *,
-    key: BatchKey | None = None,
+    key: KeyedRequest | None = None,
     patience_seconds: float | None = None,
 ) -> tuple[list[Item], bool]:
     """Store the jobs of these submissions. Return one item per request, in order, and True if the batch was

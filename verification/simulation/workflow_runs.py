@@ -17,6 +17,7 @@ from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Job
 from jobs.operations.erase import is_erased
 from jobs.ports import Ports
+from jobs.submission.request import KeyedRequest
 from verification.simulation.files import upload
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
@@ -224,7 +225,7 @@ class WorkflowRuns:
         world.scheduler.sleep(max(0.0, order.at - world.scheduler.now))
         if order.lines:
             order.inputs["items"] = {REF: upload(world, order.tenant, order.lines, order.key, LINES)}
-        key = operations.RunKey(order.key, f"{order.tenant} {order.key}"[:64])
+        key = KeyedRequest(order.key, f"{order.tenant} {order.key}"[:64])
         again = 0.2
         while not order.run_ids:
             asked_at = world.scheduler.now

@@ -33,7 +33,7 @@ from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, idempotency_key
 from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads, shown_error
 from jobs.models import Job
-from jobs.submission.request import fingerprint
+from jobs.submission.request import KeyedRequest, fingerprint
 from workflows import operations
 from workflows.api import answers, bodies
 from workflows.definition.body import Definition
@@ -47,7 +47,7 @@ from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Node, Run, Version, Wait
 from workflows.reports.graph import map_counts
 from workflows.reports.runs import ANY, NONE, RunFilter
-from workflows.signals import SignalKey, send_signal
+from workflows.signals import send_signal
 
 MOST_WAITS = 20
 DEFINITION_BODY_BYTES = 4 * 1024 * 1024
@@ -276,11 +276,11 @@ class StartInlineRun(WorkflowView):
         return _started(request, started)
 
 
-def _run_key(request: Request, name: str | None) -> operations.RunKey | None:
+def _run_key(request: Request, name: str | None) -> KeyedRequest | None:
     """Return the Idempotency-Key of a start. name: of the workflow; None: an inline one. Raises Problem
     400."""
     key = idempotency_key(request.headers.get("Idempotency-Key"))
-    return None if key is None else operations.RunKey(key, fingerprint([name, request.data]))
+    return None if key is None else KeyedRequest(key, fingerprint([name, request.data]))
 
 
 def _run_options(body: bodies.StartRun | bodies.StartInlineRun) -> operations.RunOptions:
@@ -543,7 +543,7 @@ class SendSignal(WorkflowView):
             name,
             body.body,
             run_id=body.run_id,
-            key=None if text is None else SignalKey(text, fingerprint([name, request.data])),
+            key=None if text is None else KeyedRequest(text, fingerprint([name, request.data])),
             ports=self.ports,
             by=operator_of(request),
         )

@@ -11,8 +11,8 @@ from dispatcher_project.management.commands.submit import read_payload
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs.api.submit import idempotency_key
-from jobs.submission.request import fingerprint
-from workflows.signals import SignalKey, send_signal
+from jobs.submission.request import KeyedRequest, fingerprint
+from workflows.signals import send_signal
 
 TAKEN_BY_NONE = 1
 
@@ -32,7 +32,6 @@ class Command(TerminalCommand):
         parser.add_argument(
             "--tenant", help="to the runs of this tenant (default: operator, or the only one)"
         )
-
         parser.add_argument(
             "--idempotency-key", metavar="KEY", help="sent again with the same key, it ends no further waits"
         )
@@ -43,13 +42,14 @@ class Command(TerminalCommand):
         if run is not None and options["tenant"]:
             raise CommandError("give --run or --tenant, not both")
         tenant_id = run.tenant_id if run is not None else tenant_named(options["tenant"]).pk
-        name, run_id, text = options["name"][:64], None if run is None else run.id, options["idempotency_key"]
+        name, run_id = options["name"][:64], None if run is None else run.id
+        key = idempotency_key(options["idempotency_key"])
         taken = send_signal(
             tenant_id,
             name,
             body,
             run_id=run_id,
-            key=None if idempotency_key(text) is None else SignalKey(text, fingerprint([name, body, run_id])),
+            key=None if key is None else KeyedRequest(key, fingerprint([name, body, run_id])),
             ports=jobs.ports.production_ports(),
             by=cli_actor(),
         ).taken

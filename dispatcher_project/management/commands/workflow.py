@@ -23,7 +23,7 @@ from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs.api.submit import idempotency_key
 from jobs.domain.errors import Refused
-from jobs.submission.request import fingerprint
+from jobs.submission.request import KeyedRequest, fingerprint
 from workflows import operations
 from workflows.api.views import version_json
 from workflows.definition.limits import definition_limits
@@ -33,7 +33,7 @@ from workflows.domain.plan import Plan
 from workflows.domain.states import RunState
 from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Run, Version, Workflow
-from workflows.operations import RunKey, StartedRun
+from workflows.operations import StartedRun
 
 _LOOK_SECONDS = 0.5
 
@@ -274,9 +274,9 @@ class Command(TerminalCommand):
         }
         ports, by = jobs.ports.production_ports(), cli_actor()
 
-        def key(*what: Any) -> RunKey | None:
+        def key(*what: Any) -> KeyedRequest | None:
             text = idempotency_key(options["idempotency_key"])
-            return None if text is None else RunKey(text, fingerprint([*what, inputs, given]))
+            return None if text is None else KeyedRequest(text, fingerprint([*what, inputs, given]))
 
         if not is_file(source):
             workflow, number = _workflow(source, options), options["number"]

@@ -15,8 +15,8 @@ from foundation.database import connections, statements
 from jobs.domain.errors import QuotaExhausted
 from jobs.models import Job
 from jobs.submission import insert
-from jobs.submission.request import read_request
-from jobs.submission.submit import BatchKey, submit_batch
+from jobs.submission.request import KeyedRequest, read_request
+from jobs.submission.submit import submit_batch
 from tests.support.api_world import Account, ApiWorld
 from tests.support.round_trips import round_trips
 from tests.support.waiting import wait_for
@@ -117,7 +117,9 @@ def test_jobs_are_stored_under_the_lock(
 
     monkeypatch.setattr(statements, "write", look)
     request = read_request({"model": "zimg", "payload": {}})
-    submit_batch([request], tenant=acme.tenant, ports=world.ports, key=BatchKey(key, "f") if key else None)
+    submit_batch(
+        [request], tenant=acme.tenant, ports=world.ports, key=KeyedRequest(key, "f") if key else None
+    )
     assert all(held)
     assert held
     assert not connections._lock.taken

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from gpus.models import AuditEntry
 from jobs.models import EndNotice
+from jobs.submission.request import KeyedRequest
 from tests.support.api_world import Account, ApiWorld
 from tests.support.workflow_api import advance, post, put
 from tests.workflows.api.test_answers import with_key
@@ -117,10 +118,10 @@ def test_a_signal_ends_all_its_waits_or_none(
     with monkeypatch.context() as patch:
         patch.setattr(signals, "write_ends", dies)
         with pytest.raises(SystemExit):
-            signals.send_signal(acme.tenant.pk, "paid", 1, key=signals.SignalKey("k", "f"), ports=world.ports)
+            signals.send_signal(acme.tenant.pk, "paid", 1, key=KeyedRequest("k", "f"), ports=world.ports)
     assert ended == [2]
     assert Wait.objects.filter(answered_at=None).count() == 3
-    found = signals.send_signal(acme.tenant.pk, "paid", 1, key=signals.SignalKey("k", "f"), ports=world.ports)
+    found = signals.send_signal(acme.tenant.pk, "paid", 1, key=KeyedRequest("k", "f"), ports=world.ports)
     assert found == signals.TakenSignal(3)
 
 
