@@ -57,6 +57,8 @@ def test_the_next_head_of_a_kept_connection_times_out() -> None:
         kept = open_to(web, WHOLE)
         assert answer(kept).startswith(b"HTTP/1.1 200")
         kept.sendall(HEAD)
+        (one,) = web.server.connections._open
+        web.wait_for(lambda: one._head_bytes == len(HEAD) and not one._unsent())  # else the wait begins later
         web.let_pass(LIMITS.idle_seconds + 9.9)
         assert len(web.server.connections) == 1
         web.let_pass(0.1)
