@@ -31,6 +31,7 @@ SLOTS = 8
 BURSTS = {"single": (150, 0.05), "batch": (1000, 0.01)}
 """Jobs of a burst and their seconds: submitted one by one over one connection, or 100 at a time."""
 _WAIT_SECONDS, _SETTLE_SECONDS = 60.0, 0.7
+_LEAST_ROUNDS = 4
 _LEAST_SECONDS = 2e-5
 """A figure below that is noise."""
 
@@ -76,9 +77,11 @@ class Side:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.beside", description=__doc__.split("\n")[0])
     parser.add_argument("other", type=Path, help="the checkout to compare with")
-    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=24, help=f"at least {_LEAST_ROUNDS}")
     parser.add_argument("--only", choices=[*BURSTS], help="one kind of burst (default: both)")
     options = parser.parse_args()
+    if options.rounds < _LEAST_ROUNDS:
+        parser.error(f"--rounds: at least {_LEAST_ROUNDS}, for a middle half")
     other = options.other.resolve()
     if not (other / ".venv/bin/python").exists():
         parser.error(f"{other} has no .venv; run `python3 manage.py help` there")
@@ -116,7 +119,7 @@ def show(way: str, found: list[tuple[Figures, Figures]]) -> None:
         pairs = [(before[name], after[name]) for before, after in found if name in before and name in after]
         others, ours = (statistics.median(values) for values in zip(*pairs, strict=True))
         ratios = [after / before for before, after in pairs if before > 0]
-        if others < _LEAST_SECONDS or len(ratios) < 4:
+        if others < _LEAST_SECONDS or len(ratios) < _LEAST_ROUNDS:
             continue
         low, middle, high = statistics.quantiles(ratios, n=4)
         unit = 1.0 if "seconds" in name else 1000.0  # CPU in milliseconds
