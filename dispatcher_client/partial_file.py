@@ -70,7 +70,8 @@ class PartialFile:
         return self.replace(self._path.with_name(names[-1]))
 
     def close(self, *, is_wanted: bool) -> None:
-        """is_wanted: another download may go on with what is there."""
+        """Close the file; delete it unless a later download may continue it. is_wanted: the download was
+        interrupted, so its bytes are kept."""
         if not self._file.closed:
             if not (self._is_kept and is_wanted and self.bytes) and _is_at(self._path, self._file):
                 self._path.unlink()

@@ -93,8 +93,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What became of a due time, or of `count` in a row. outcome: started, waiting, skipped or missed.
-    cause: timetable, or request: a trigger or a backfill, `by` whom."""
+    """The outcome of a due time, or of `count` due times in a row: started, waiting, skipped or missed.
+    cause: timetable, or request (a trigger or a backfill). by: the sender of the request."""
 
     firing_id: str
     due_at: datetime

@@ -264,7 +264,7 @@ def _page_of(run_id: str) -> HttpResponse:
 
 
 def _errors(refusal: Unreadable | Refused, place: str) -> Mapping[str, str] | None:
-    """Return what is wrong with a sent value, by JSON pointer into it; None: the value is not the reason.
+    """Return the errors of a sent value by JSON pointer into the value; None: the refusal has another reason.
     place: pointer of the value in a request."""
     if isinstance(refusal, Unreadable):
         return refusal.errors

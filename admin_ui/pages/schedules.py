@@ -322,7 +322,7 @@ def started_link(firing: Firing) -> SafeString | str:
 
 @admin.register(Firing)
 class FiringPages(HistoryAdmin):
-    about = "What became of each due time: started, waiting, skipped or missed, and why."
+    about = "The outcome of each due time: started, waiting, skipped or missed, and why."
     list_display = (
         "id",
         "schedule_page",

@@ -46,7 +46,7 @@ def _store_errors() -> Iterator[None]:
 class Folder:
     """The files of a store. root: made when the first file is written; a link to a folder is followed here
     only, because it is the operator's. before_first: is called before a file is written into an empty root;
-    it raises StoreUnavailable if the root is none of a new store."""
+    it raises StoreUnavailable unless the store is new."""
 
     def __init__(self, root: Path, before_first: Callable[[], None] = lambda: None) -> None:
         self.root, self._before_first = root, before_first

@@ -315,7 +315,7 @@ class LocalStore:
         if self._has_objects():
             raise StoreUnavailable(
                 "The store's folder is missing or empty, and the database knows artifacts in it: is its disk "
-                f"mounted? To begin anew, an operator makes the folder {TEMPORARY!r} in it."
+                f"mounted? A folder {TEMPORARY!r} in it declares a new, empty store."
             )
 
     def _require_room(self, size: int) -> None:

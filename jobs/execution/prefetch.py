@@ -33,10 +33,10 @@ EMPTY_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Turn:
-    """What is left to do on a slot once this run's request is sent.
+    """The work that a slot postpones until the request of its next run has been sent.
 
     deferred_end: the end of the slot's previous run, until it is released and queued.
-    is_over: it was done.
+    is_over: the work is done.
     """
 
     deferred_end: RunEnd | None = None

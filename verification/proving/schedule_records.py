@@ -43,7 +43,7 @@ class ScheduleOrder:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What became of a due time, or of `count` up to until_at. Times in Unix seconds."""
+    """The outcome of a due time, or of `count` due times up to until_at. Times in Unix seconds."""
 
     schedule: str
     due_at: float

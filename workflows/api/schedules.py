@@ -133,7 +133,7 @@ class Preview(TypedDict):
 
 
 class ShownFiring(TypedDict):
-    """What became of a due time, or of several in a row."""
+    """The outcome of a due time, or of several due times in a row."""
 
     firing_id: str
     due_at: Instant
@@ -433,7 +433,7 @@ class ResumeSchedule(ScheduleView):
 class Firings(ScheduleView):
     @described(
         "list_firings",
-        "What became of a schedule's due times, newest first",
+        "The outcomes of a schedule's due times, newest first",
         answers={200: FiringPage},
         refusals=(400, 403, 404),
         parameters=(

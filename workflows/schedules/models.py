@@ -105,7 +105,7 @@ class Schedule(models.Model):
 
 
 class Firing(models.Model):
-    """What became of a due time.
+    """The outcome of a due time.
 
     until_at, count: of a row for several missed or skipped due times, the last of them and their number.
     backfill: of a backfill or a trigger, its request; empty: by the timetable. may_overlap: of a backfill,

@@ -1,4 +1,4 @@
-"""Values of DISPATCHER_ARTIFACT_STORE, and the errors that name what is wrong with a bad one."""
+"""Values of DISPATCHER_ARTIFACT_STORE, and the errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def test_runs_are_filtered_and_paged(world: QueueWorld, terminal: Terminal, file
     assert listed("--before", whole) == [first]
     assert terminal("runs", "--limit", "1", "--json").json["before"] == whole
     assert terminal("runs", "--before", first).said == "no run matches\n"
-    refused = terminal("runs", "--parent", "nobody")
+    refused = terminal("runs", "--parent", "no-such-id")
     assert "neither none, any nor the id of a run" in refused.said
 
 

@@ -229,7 +229,7 @@ def test_a_folder_that_is_not_mounted_takes_no_upload(acme: Account, store: Loca
             write()
     assert "is its disk mounted" in store.check()
     assert list(root.iterdir()) == []
-    (root / "tmp").mkdir()  # the operator begins anew
+    (root / "tmp").mkdir()  # the operator declares a new store
     store.write(other, 5, [b"other"])
     shutil.rmtree(root)
     mounted.rename(root)

@@ -27,7 +27,7 @@ class CatchUp(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a due time."""
+    """Outcomes of a due time."""
 
     WAITING = "waiting"
     STARTED = "started"
