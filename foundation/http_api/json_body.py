@@ -61,7 +61,7 @@ def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
 
 def too_large(limit: int, setting: str | None = None) -> Problem:
     """Return the 413 for a body. setting: with which an operator raises the limit."""
-    named = f" ({setting} and what is around it)" if setting else ""
+    named = f" ({setting}, plus the rest of the body)" if setting else ""
     return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes{named}.")
 
 
