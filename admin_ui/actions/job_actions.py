@@ -13,7 +13,7 @@ from django.urls import reverse
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from admin_ui.actions.operations import MAX_AT_ONCE, actor, back_to, confirm_first, for_each
+from admin_ui.actions.operations import MAX_AT_ONCE, act_on_one, actor, back_to, confirm_first, for_each
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from jobs.domain.access import VIEW_PAYLOAD
@@ -247,8 +247,7 @@ def _dismiss(request: HttpRequest) -> Callable[[str], str]:
 
 
 def _done(request: HttpRequest, job_id: str, act: Callable[[str], str]) -> HttpResponse:
-    for_each(request, [job_id], act)
-    return back_to(request, reverse("admin:jobs_job_change", args=[job_id]))
+    return act_on_one(request, job_id, act, page="admin:jobs_job_change")
 
 
 def _ids(queryset: QuerySet[Job]) -> list[str]:

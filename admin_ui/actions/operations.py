@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.urls import reverse
 
 from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import Refused
@@ -59,6 +60,13 @@ def back_to(request: HttpRequest, page: str) -> HttpResponse:
     if request.headers.get("HX-Request"):
         return HttpResponse(headers={"HX-Redirect": page})
     return redirect(page)
+
+
+def act_on_one(request: HttpRequest, row_id: str, act: Callable[[str], str], *, page: str) -> HttpResponse:
+    """Call `act` for the row of a dialog, as `for_each` does, and go back to its page. page: name of the
+    URL."""
+    for_each(request, [row_id], act)
+    return back_to(request, reverse(page, args=[row_id]))
 
 
 Action = Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]

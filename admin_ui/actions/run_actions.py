@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 
-from admin_ui.actions.operations import actor, back_to, for_each
+from admin_ui.actions.operations import act_on_one, actor
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from workflows import operations
@@ -17,6 +16,7 @@ from workflows.domain.states import NodeState, RunState
 from workflows.erasing import erase_run_data
 from workflows.models import Run
 
+_PAGE = "admin:workflows_run_change"
 _RUNS = "_runs_to_operate"
 """Attribute of a request: the runs that `RunActions` has read for it."""
 _FIELDS = (
@@ -95,8 +95,7 @@ class RunActions:
             run = erase_run_data(run_id, by=actor(request), ports=ports.production_ports())
             return "erased" if run.erased_at else "being erased: the data of its jobs follows within minutes"
 
-        for_each(request, [object_id], act)
-        return back_to(request, reverse("admin:workflows_run_change", args=[object_id]))
+        return act_on_one(request, object_id, act, page=_PAGE)
 
     def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         return bool(request.user.has_perm("workflows.change_run"))
@@ -153,5 +152,4 @@ def _done(request: HttpRequest, run_id: str, act: Callable[..., Any], outcome: s
         act(run, by=actor(request), ports=ports.production_ports())
         return outcome
 
-    for_each(request, [run_id], one)
-    return back_to(request, reverse("admin:workflows_run_change", args=[run_id]))
+    return act_on_one(request, run_id, one, page=_PAGE)
