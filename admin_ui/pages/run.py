@@ -152,12 +152,14 @@ def _value(title: str, value: Any) -> Value:
     return Value(title, show_json(value), erased_mark(value))
 
 
-def sub_runs(run: Run, graph: Graph) -> list[Run]:
-    """Return the newest sub-runs of a run, and one more than `SUB_RUNS_LISTED` if there are more."""
+def sub_runs(run: Run, graph: Graph) -> tuple[list[Run], bool]:
+    """Return the newest sub-runs of a run, at most `SUB_RUNS_LISTED`, and whether there are more."""
     if not any(node.spec.kind is NodeKind.WORKFLOW for node in graph.nodes):
-        return []
+        return [], False
     rows = Run.objects.filter(parent_node__run=run).select_related("version__workflow", "parent_node")
-    return list(rows.defer(*LARGE, "parent_node__settings", "parent_node__output")[: SUB_RUNS_LISTED + 1])
+    rows = rows.defer(*LARGE, "parent_node__settings", "parent_node__output")
+    found = list(rows[: SUB_RUNS_LISTED + 1])
+    return found[:SUB_RUNS_LISTED], len(found) > SUB_RUNS_LISTED
 
 
 class RunDetail(WaitForms, RestartPage):
@@ -197,11 +199,13 @@ class RunDetail(WaitForms, RestartPage):
         waiting = [one.node_id for one in questions] + [one.node_id for one in signals]
         now = timezone.now()
         view = view_of(run, now)
+        newest_sub_runs, has_more_sub_runs = sub_runs(run, view.graph)
         return {
             "run": run,
             "mark": mark_of(run, now),
             "view": view,
-            "sub_runs": sub_runs(run, view.graph),
+            "sub_runs": newest_sub_runs,
+            "has_more_sub_runs": has_more_sub_runs,
             "may_choose": self.may_choose_nodes(request, run.id),
             "buttons": self._get_actions_navigation(self.actions_detail, allowed, run.id),
             "questions": questions,
