@@ -70,7 +70,7 @@ class Folder:
     def new_file(self) -> tuple[str, int]:
         """Return name and descriptor of a new file in the temporary folder."""
         name = secrets.token_hex(16)
-        if not self.names((TEMPORARY,)) and not self.names(()):
+        if not self.names(()):
             self._before_first()
         with _store_errors(), self._folder((TEMPORARY,), make=True) as folder:
             return name, os.open(name, _NEW, 0o600, dir_fd=folder)
