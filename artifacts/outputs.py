@@ -25,7 +25,7 @@ from artifacts.refs import ref
 from artifacts.reservations import insert_reservation, require_room
 from artifacts.store.contract import Store
 from artifacts.store.presence import find_expected
-from artifacts.uploads import SNIFFED_BYTES, put_until, recognised_type
+from artifacts.uploads import SNIFFED_BYTES, extend_put, put_until, recognised_type
 from artifacts.uses import add_uses
 from foundation.ids import new_id
 
@@ -226,8 +226,7 @@ def _store_promised(row: Artifact, output: SavedOutput, now: datetime) -> None:
     row.content_type = row.content_type or output.content_type
     row.expires_at = max(row.expires_at, now + timedelta(days=settings.DISPATCHER.artifact_days))
     row.tombstoned_at = None
-    if row.put_until is not None:
-        row.put_until = max(row.put_until, put_until(now))  # the run may have had a URL, too
+    extend_put(row, now)  # the run may have had a URL, too
     row.save(
         update_fields=[
             "put_until",

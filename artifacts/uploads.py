@@ -204,8 +204,8 @@ def _renewed(row: Artifact, now: datetime, unused_seconds: float | None) -> Arti
     promised = timedelta(seconds=limits.artifact_promise_seconds)
     row.expires_at = max(row.expires_at, now + (stored if row.state == State.STORED else promised))
     row.tombstoned_at = None
-    if row.state == State.PROMISED and row.put_until is not None:
-        row.put_until = max(row.put_until, put_until(now))
+    if row.state == State.PROMISED:
+        extend_put(row, now)
     row.save(update_fields=["expires_at", "put_until", "tombstoned_at"])
     return row
 
@@ -213,6 +213,13 @@ def _renewed(row: Artifact, now: datetime, unused_seconds: float | None) -> Arti
 def put_until(now: datetime) -> datetime:
     """Return when a URL expires that is signed now to put an object."""
     return now + timedelta(seconds=min(settings.DISPATCHER.artifact_url_seconds, MAX_SIGNED_SECONDS))
+
+
+def extend_put(row: Artifact, now: datetime) -> None:
+    """Note that one more URL is signed now to put the object. Unknown stays unknown: an earlier version may
+    have signed a URL that lives longer."""
+    if row.put_until is not None:
+        row.put_until = max(row.put_until, put_until(now))
 
 
 def _check_quota(wanted: Wanted, now: datetime, *, replaces: Artifact | None) -> None:
