@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, Min
+from django.db.models import Count, Min, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
@@ -82,10 +82,8 @@ class SignalForm:
 
 def questions_of(run: Run, *, host: str) -> list[Question]:
     """Return the open questions of a run, at most `MAX_WAITS`. host: our own; its images are shown."""
-    waits = Wait.objects.select_related("node").filter(
-        node__run=run, node__finished_at=None, kind=NodeKind.HUMAN.value, answered_at=None
-    )
-    return [question_of(wait, host=host) for wait in waits.order_by("node_id")[:MAX_WAITS]]
+    waits = _open_waits(run, NodeKind.HUMAN).select_related("node").order_by("node_id")
+    return [question_of(wait, host=host) for wait in waits[:MAX_WAITS]]
 
 
 def question_of(wait: Wait, *, host: str) -> Question:
@@ -110,13 +108,15 @@ def question_of(wait: Wait, *, host: str) -> Question:
 
 def signals_of(run: Run) -> list[SignalForm]:
     """Return the signals that a run waits for, at most `MAX_WAITS`; each once, however many nodes wait."""
-    waits = Wait.objects.filter(
-        node__run=run, node__finished_at=None, kind=NodeKind.SIGNAL.value, answered_at=None
-    )
+    waits = _open_waits(run, NodeKind.SIGNAL)
     rows = waits.order_by().values("signal").annotate(first=Min("node_id"), nodes=Count("node_id"))
     found = list(rows.order_by("first")[:MAX_WAITS])
     first = Wait.objects.select_related("node").in_bulk([row["first"] for row in found])
     return [_signal_form(first[row["first"]], row["nodes"]) for row in found if row["first"] in first]
+
+
+def _open_waits(run: Run, kind: NodeKind) -> QuerySet[Wait]:
+    return Wait.objects.filter(node__run=run, node__finished_at=None, kind=kind.value, answered_at=None)
 
 
 def _signal_form(wait: Wait, nodes: int) -> SignalForm:
