@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django import forms
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from unfold.forms import BaseDialogForm
-from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from admin_ui.actions.operations import MAX_AT_ONCE, act_on_one, actor, back_to, confirm_first, for_each
+from admin_ui.parts.submit_form import PriorityField
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from jobs.domain.access import VIEW_PAYLOAD
@@ -21,8 +20,6 @@ from jobs.domain.states import JobState, is_final
 from jobs.models import Job
 from jobs.operations.erase import ERASED, erase_job_data
 from jobs.operations.jobs import (
-    FIRST_PRIORITY,
-    LAST_PRIORITY,
     cancel_job,
     change_priority,
     dismiss_dead_letter,
@@ -39,12 +36,7 @@ _STATES = "_job_states"
 
 
 class PriorityForm(BaseDialogForm):  # type: ignore[misc]
-    priority = forms.IntegerField(
-        min_value=FIRST_PRIORITY,
-        max_value=LAST_PRIORITY,
-        widget=UnfoldAdminIntegerFieldWidget,
-        help_text="1 is the highest. 1–3 are urgent, 4–6 normal, 7–9 bulk.",
-    )
+    priority = PriorityField()
 
 
 class JobActions:

@@ -19,15 +19,23 @@ def new_key() -> str:
     return f"admin-{uuid.uuid4().hex}"
 
 
+class PriorityField(forms.IntegerField):
+    """A priority of a job or run."""
+
+    widget = UnfoldAdminIntegerFieldWidget
+
+    def __init__(self) -> None:
+        super().__init__(
+            min_value=FIRST_PRIORITY,
+            max_value=LAST_PRIORITY,
+            help_text="1 is the highest. 1–3 are urgent, 4–6 normal, 7–9 bulk.",
+        )
+
+
 class SubmitForm(forms.Form):
     """Options of a job or run. key: of `new_key`."""
 
-    priority = forms.IntegerField(
-        min_value=FIRST_PRIORITY,
-        max_value=LAST_PRIORITY,
-        widget=UnfoldAdminIntegerFieldWidget,
-        help_text="1 is the highest. 1–3 are urgent, 4–6 normal, 7–9 bulk.",
-    )
+    priority = PriorityField()
     tags = forms.CharField(required=False, widget=UnfoldAdminTextInputWidget, help_text="With commas.")
     callback_url = forms.CharField(
         required=False,
