@@ -11,6 +11,7 @@ from django.db.models import Prefetch
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.job_filters import add_filters, job_filter
+from dispatcher_project.cli.paging import newest_page
 from dispatcher_project.cli.screen import age, line, table
 from dispatcher_project.management.commands.job import STATE_COLOURS, running_text
 from jobs import ports
@@ -32,18 +33,13 @@ class Command(TerminalCommand):
         parser.add_argument("--limit", type=positive, default=20, help="rows (default 20)")
 
     def act(self, options: dict[str, Any]) -> int | None:
-        limit = options["limit"]
         wanted = job_filter(options)
-        rows = replace(wanted, tenant=None).rows().select_related("tenant").order_by("-id")
+        rows = replace(wanted, tenant=None).rows().select_related("tenant")
         if wanted.tenant is not None:  # by its id: the index of a tenant's jobs has their order
             rows = rows.filter(tenant=tenant_named(wanted.tenant).pk)
-        if options["before"] is not None:
-            rows = rows.filter(id__lt=options["before"].upper())
         if self.as_json:
             rows = rows.prefetch_related(Prefetch("attempts", last_attempts(), to_attr=SHOWN_ATTEMPTS))
-        found = list(rows[: limit + 1])
-        shown = found[:limit]
-        last = shown[-1].id if len(found) > limit else None
+        shown, last = newest_page(rows, options)
         read_progress(shown)
         if self.as_json:
             self.print_json({"results": job_rows(shown), "before": last})

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 import jobs.ports
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
+from dispatcher_project.cli.paging import newest_page
 from dispatcher_project.cli.runs import operator, run_summaries, run_table
 from foundation.ids import is_id
 from workflows.api.views import RUN_FILTERS, runs_visible_to
@@ -41,12 +42,7 @@ class Command(TerminalCommand):
         rows = wanted.of(runs_visible_to(operator())).select_related("tenant")
         if options["tenant"]:  # by its id: the index of a tenant's runs has their order
             rows = rows.filter(tenant=tenant_named(options["tenant"]).pk)
-        if options["before"] is not None:
-            rows = rows.filter(id__lt=options["before"].upper())
-        limit = options["limit"]
-        found = list(rows.defer("inputs", "output", "kept_maps").order_by("-id")[: limit + 1])
-        runs = found[:limit]
-        last = runs[-1].id if len(found) > limit else None
+        runs, last = newest_page(rows.defer("inputs", "output", "kept_maps"), options)
         if self.as_json:
             self.print_json({"results": run_summaries(runs), "before": last})
         elif runs:

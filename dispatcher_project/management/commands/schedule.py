@@ -13,6 +13,7 @@ import jobs.ports
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.owners import named_row, owner_of_new
+from dispatcher_project.cli.paging import newest_page
 from dispatcher_project.cli.screen import plain, problem_text, table
 from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
@@ -197,11 +198,7 @@ class Command(TerminalCommand):
         rows = Firing.objects.filter(schedule=self._named(options))
         if options["outcome"] is not None:
             rows = rows.filter(outcome=options["outcome"])
-        if options["before"] is not None:
-            rows = rows.filter(id__lt=options["before"].upper())
-        found = list(rows.order_by("-id")[: options["limit"] + 1])
-        shown = found[: options["limit"]]
-        last = shown[-1].id if len(found) > len(shown) else None
+        shown, last = newest_page(rows, options)
         if self.as_json:
             self.print_json({"results": [firing_json(one) for one in shown], "before": last})
         elif shown:
