@@ -296,6 +296,12 @@ def idempotency_key(key: str | None) -> str | None:
     return key
 
 
+def keyed_request(key: str | None, request: Any) -> KeyedRequest | None:
+    """Check the header's value and return it with the fingerprint of the request. Raises Problem 400."""
+    checked = idempotency_key(key)
+    return None if checked is None else KeyedRequest(checked, fingerprint(request))
+
+
 def preferred_wait(prefer: str) -> float | None:
     """Return the capped seconds of `Prefer: wait=n`; other preferences are ignored (RFC 7240)."""
     seconds = asked_wait(prefer)

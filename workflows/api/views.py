@@ -30,10 +30,10 @@ from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_PATTERN, is_id
 from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
-from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, idempotency_key
+from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, keyed_request
 from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads, shown_error
 from jobs.models import Job
-from jobs.submission.request import KeyedRequest, fingerprint
+from jobs.submission.request import KeyedRequest
 from workflows import operations
 from workflows.api import answers, bodies
 from workflows.definition.body import Definition
@@ -228,7 +228,7 @@ class StartRun(WorkflowView):
         description="A repeated request with the same Idempotency-Key and body returns the same run.",
     )
     def post(self, request: Request, name: str) -> Response:
-        key = _run_key(request, name)
+        key = _keyed(request, name)
         body = read_optional_body(bodies.StartRun, request.data or None)
         started = operations.start_run(
             tenant_of(request),
@@ -261,7 +261,7 @@ class StartInlineRun(WorkflowView):
         "the same Idempotency-Key and body returns the same run.",
     )
     def post(self, request: Request) -> Response:
-        key = _run_key(request, None)
+        key = _keyed(request, None)
         body = read_body(bodies.StartInlineRun, request.data)
         started = start_inline_run(
             tenant_of(request),
@@ -276,11 +276,10 @@ class StartInlineRun(WorkflowView):
         return _started(request, started)
 
 
-def _run_key(request: Request, name: str | None) -> KeyedRequest | None:
-    """Return the Idempotency-Key of a start. name: of the workflow; None: an inline one. Raises Problem
-    400."""
-    key = idempotency_key(request.headers.get("Idempotency-Key"))
-    return None if key is None else KeyedRequest(key, fingerprint([name, request.data]))
+def _keyed(request: Request, name: str | None) -> KeyedRequest | None:
+    """Return the request's Idempotency-Key. name: of the workflow or signal in the path; None: the path has
+    none. Raises Problem 400."""
+    return keyed_request(request.headers.get("Idempotency-Key"), [name, request.data])
 
 
 def _run_options(body: bodies.StartRun | bodies.StartInlineRun) -> operations.RunOptions:
@@ -293,8 +292,12 @@ def _run_options(body: bodies.StartRun | bodies.StartInlineRun) -> operations.Ru
 
 
 def _started(request: Request, started: operations.StartedRun) -> Response:
-    headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
-    return Response(run_json(started.run, principal_of(request)), status=202, headers=headers)
+    shown = run_json(started.run, principal_of(request))
+    return Response(shown, status=202, headers=_replay_headers(started.replayed))
+
+
+def _replay_headers(replayed: bool) -> dict[str, str]:
+    return {"Idempotency-Replayed": "true"} if replayed else {}
 
 
 # -- runs ----------------------------------------------------------------------------------------------------
@@ -533,7 +536,7 @@ class SendSignal(WorkflowView):
         "`signal_too_large`: too many nodes wait for a body of this size.",
     )
     def post(self, request: Request, name: str) -> Response:
-        text = idempotency_key(request.headers.get("Idempotency-Key"))
+        key = _keyed(request, name)
         body = read_optional_body(bodies.SentSignal, request.data or None)
         tenant_id = tenant_of(request)
         if not is_name(name):
@@ -543,12 +546,11 @@ class SendSignal(WorkflowView):
             name,
             body.body,
             run_id=body.run_id,
-            key=None if text is None else KeyedRequest(text, fingerprint([name, request.data])),
+            key=key,
             ports=self.ports,
             by=operator_of(request),
         )
-        headers = {"Idempotency-Replayed": "true"} if sent.replayed else {}
-        return Response({"taken": sent.taken}, headers=headers)
+        return Response({"taken": sent.taken}, headers=_replay_headers(sent.replayed))
 
 
 # -- representations -----------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from dispatcher_project.cli.runs import find_run
 from dispatcher_project.management.commands.submit import read_payload
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
-from jobs.api.submit import idempotency_key
-from jobs.submission.request import KeyedRequest, fingerprint
+from jobs.api.submit import keyed_request
 from workflows.signals import send_signal
 
 TAKEN_BY_NONE = 1
@@ -43,13 +42,12 @@ class Command(TerminalCommand):
             raise CommandError("give --run or --tenant, not both")
         tenant_id = run.tenant_id if run is not None else tenant_named(options["tenant"]).pk
         name, run_id = options["name"][:64], None if run is None else run.id
-        key = idempotency_key(options["idempotency_key"])
         taken = send_signal(
             tenant_id,
             name,
             body,
             run_id=run_id,
-            key=None if key is None else KeyedRequest(key, fingerprint([name, body, run_id])),
+            key=keyed_request(options["idempotency_key"], [name, body, run_id]),
             ports=jobs.ports.production_ports(),
             by=cli_actor(),
         ).taken

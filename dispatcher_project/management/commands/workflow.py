@@ -21,9 +21,8 @@ from foundation.http_api.problems import Problem
 from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
-from jobs.api.submit import idempotency_key
+from jobs.api.submit import keyed_request
 from jobs.domain.errors import Refused
-from jobs.submission.request import KeyedRequest, fingerprint
 from workflows import operations
 from workflows.api.views import version_json
 from workflows.definition.limits import definition_limits
@@ -272,12 +271,7 @@ class Command(TerminalCommand):
             "tags": options["tags"] or (),
             "callback_url": options["callback_url"],
         }
-        ports, by = jobs.ports.production_ports(), cli_actor()
-
-        def key(*what: Any) -> KeyedRequest | None:
-            text = idempotency_key(options["idempotency_key"])
-            return None if text is None else KeyedRequest(text, fingerprint([*what, inputs, given]))
-
+        key, ports, by = options["idempotency_key"], jobs.ports.production_ports(), cli_actor()
         if not is_file(source):
             workflow, number = _workflow(source, options), options["number"]
             return operations.start_run(
@@ -285,7 +279,7 @@ class Command(TerminalCommand):
                 workflow.name,
                 inputs,
                 number=number,
-                key=key(workflow.name, number),
+                key=keyed_request(key, [workflow.name, number, inputs, given]),
                 ports=ports,
                 by=by,
                 **given,
@@ -295,7 +289,13 @@ class Command(TerminalCommand):
         definition = read_definition_file(source)
         tenant = owner_of_new(options["tenant"], (Workflow, _name_in(definition) or Path(source).stem))
         return start_inline_run(
-            tenant.pk, definition, inputs, key=key(definition), ports=ports, by=by, **given
+            tenant.pk,
+            definition,
+            inputs,
+            key=keyed_request(key, [definition, inputs, given]),
+            ports=ports,
+            by=by,
+            **given,
         )
 
 
