@@ -68,6 +68,15 @@ class Left:
         unanswered = None if self.unanswered is None else self.unanswered * count
         return replace(self, seconds=self.seconds * count, unanswered=unanswered)
 
+    def delayed(self, seconds: float) -> Left:
+        """Return what is left of a node that starts so many seconds later."""
+        return replace(self, seconds=self.seconds + seconds, unanswered=_sum(self.unanswered, seconds))
+
+    def after(self, seconds: float) -> Left:
+        """Return what is left of a node that has run for so many seconds."""
+        unanswered = None if self.unanswered is None else max(self.unanswered - seconds, 0.0)
+        return replace(self, seconds=max(self.seconds - seconds, 0.0), unanswered=unanswered)
+
 
 UNKNOWN = Left(0.0, None, is_known=False)
 LeftOf = Callable[[GraphNode, float], Left]
@@ -217,30 +226,29 @@ class Remaining:
         state, started_at = self._jobs[job_id]
         whole = self._of_one(node, 0.0)
         if state not in WAITING:
-            return replace(whole, **_less(whole, started_at, self._now))
+            return whole.after(self._since(started_at))
         reason = self._reasons.get(node.key)
         if reason is None:
             return whole  # not explained: one of many
         if reason.starts is None:
             return replace(whole, is_known=False)
-        later = _surely(reason.starts.p50_seconds)
-        return replace(
-            whole,
-            seconds=whole.seconds + later.seconds,
-            unanswered=_sum(whole.unanswered, later.unanswered),
-        )
+        return whole.delayed(max(reason.starts.p50_seconds, 0.0))
 
     def _of_sub_run(self, node: GraphNode) -> Left:
         whole = self._of_one(node, 0.0)
         run = self._allowed.sub_run(node.child_run_id)
         if run is None:
-            return replace(whole, **_less(whole, node.began, self._now))
+            return whole.after(self._since(node.began))
         plan = plan_of(run)
         found = forecast(run, plan, graph_of(run, plan), self._ports, allowed=self._allowed)
         if found is None:
             return _surely(0.0)  # its end is about to be read
         is_known = not found.unknown and found.held is None
         return Left(found.seconds or 0.0, found.unanswered_seconds, is_known, bool(found.answers))
+
+    def _since(self, began: datetime | None) -> float:
+        """Return the seconds since then; 0 for None."""
+        return 0.0 if began is None else max((self._now - began).total_seconds(), 0.0)
 
     def _of_one(self, node: GraphNode, start: float) -> Left:
         """Return what is left of a node, or of one child of a map, that starts so many seconds from now."""
@@ -297,10 +305,3 @@ class Remaining:
 
 def _learnt(seconds: float | None) -> Left:
     return UNKNOWN if seconds is None else _surely(seconds)
-
-
-def _less(whole: Left, began: datetime | None, now: datetime) -> dict[str, Any]:
-    """Return the fields of what is left of a node that runs since then."""
-    spent = 0.0 if began is None else max((now - began).total_seconds(), 0.0)
-    unanswered = None if whole.unanswered is None else max(whole.unanswered - spent, 0.0)
-    return {"seconds": max(whole.seconds - spent, 0.0), "unanswered": unanswered}
