@@ -235,10 +235,9 @@ class Remaining:
         return whole.delayed(max(reason.starts.p50_seconds, 0.0))
 
     def _of_sub_run(self, node: GraphNode) -> Left:
-        whole = self._of_one(node, 0.0)
         run = self._allowed.sub_run(node.child_run_id)
         if run is None:
-            return whole.after(self._since(node.began))
+            return self._of_one(node, 0.0).after(self._since(node.began))
         plan = plan_of(run)
         found = forecast(run, plan, graph_of(run, plan), self._ports, allowed=self._allowed)
         if found is None:
