@@ -103,11 +103,8 @@ def _start(version: Version, inputs: Any, form: StartForm, *, by: str) -> operat
         name,
         read.inputs,
         number=read.version,
-        priority=read.priority,
-        deadline_seconds=read.deadline_seconds,
-        tags=read.tags or (),
-        callback_url=read.callback_url,
         key=KeyedRequest(form.cleaned_data["key"], fingerprint([name, body])),
         ports=ports.production_ports(),
         by=by,
+        **read.options(),
     )

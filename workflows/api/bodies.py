@@ -10,6 +10,7 @@ from foundation.http_api.json_body import Body, Items, JsonObject, about
 from foundation.ids import ID_LENGTH
 from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
 from workflows.definition.body import NodeName
+from workflows.operations import RunOptions
 from workflows.schedules.body import MAX_SECONDS
 
 
@@ -32,6 +33,15 @@ class _Start(Body):
         CallbackUrl | None,
         about("Is sent a signed POST (Standard Webhooks) at the end of each round of the run."),
     ] = None
+
+    def options(self) -> RunOptions:
+        """Return how the run is to be run."""
+        return {
+            "priority": self.priority,
+            "deadline_seconds": self.deadline_seconds,
+            "tags": self.tags or (),
+            "callback_url": self.callback_url,
+        }
 
 
 class StartRun(_Start):

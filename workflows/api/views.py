@@ -239,7 +239,7 @@ class StartRun(WorkflowView):
             ports=self.ports,
             key_models=principal_of(request).models,
             by=operator_of(request),
-            **_run_options(body),
+            **body.options(),
         )
         return _started(request, started)
 
@@ -271,7 +271,7 @@ class StartInlineRun(WorkflowView):
             ports=self.ports,
             key_models=principal_of(request).models,
             by=operator_of(request),
-            **_run_options(body),
+            **body.options(),
         )
         return _started(request, started)
 
@@ -280,15 +280,6 @@ def _keyed(request: Request, name: str | None) -> KeyedRequest | None:
     """Return the request's Idempotency-Key. name: of the workflow or signal in the path; None: the path has
     none. Raises Problem 400."""
     return keyed_request(request.headers.get("Idempotency-Key"), [name, request.data])
-
-
-def _run_options(body: bodies.StartRun | bodies.StartInlineRun) -> operations.RunOptions:
-    return {
-        "priority": body.priority,
-        "deadline_seconds": body.deadline_seconds,
-        "tags": body.tags or (),
-        "callback_url": body.callback_url,
-    }
 
 
 def _started(request: Request, started: operations.StartedRun) -> Response:
