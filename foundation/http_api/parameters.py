@@ -14,6 +14,9 @@ from rest_framework.request import Request
 
 from foundation.http_api.problems import parameter_problem
 
+FLAG_SCHEMA = {"enum": ["true", "false"]}
+"""JSON Schema of a `flag_parameter`."""
+
 
 def allow_only(request: Request, names: Collection[str]) -> None:
     """Raise Problem 400 if the request has a parameter that does not exist."""
@@ -45,7 +48,7 @@ def choice_parameter(request: Request, name: str, choices: Collection[str]) -> s
 
 def flag_parameter(request: Request, name: str) -> bool | None:
     """Return the parameter if it is true or false, or None. Raises Problem 400."""
-    value = choice_parameter(request, name, ("true", "false"))
+    value = choice_parameter(request, name, FLAG_SCHEMA["enum"])
     return None if value is None else value == "true"
 
 

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
-from foundation.http_api.parameters import PARAMETERS, flag_parameter
+from foundation.http_api.parameters import FLAG_SCHEMA, PARAMETERS, flag_parameter
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api.base import actor, read_optional_body
 from jobs.api import answers, bodies
@@ -73,7 +73,7 @@ class RetryDeadLetters(OperatorView):
         "Retry all failed jobs, or those that match a filter, up to a thousand per call",
         answers={200: answers.Retried},
         refusals=(400, 403),
-        parameters=(*FILTERS, OpenApiParameter("dry_run", {"enum": ["true", "false"]})),
+        parameters=(*FILTERS, OpenApiParameter("dry_run", FLAG_SCHEMA)),
         body=bodies.RetryBody,
         body_required=False,
         tag="admin",

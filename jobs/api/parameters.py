@@ -14,6 +14,7 @@ from rest_framework.request import Request
 
 from foundation.http_api.json_body import NO_TIME, read_time
 from foundation.http_api.parameters import (
+    FLAG_SCHEMA,
     CursorPages,
     allow_only,
     choice_parameter,
@@ -124,7 +125,7 @@ FILTERS = (
     OpenApiParameter(
         "fingerprint", FINGERPRINT, description="Kind of failure, from the groups of dead letters."
     ),
-    OpenApiParameter("client_errors", {"enum": ["true", "false"]}, description=bodies.CLIENT_ERRORS),
+    OpenApiParameter("client_errors", FLAG_SCHEMA, description=bodies.CLIENT_ERRORS),
 )
 _UNKNOWN_TENANT = "There is no such tenant."
 

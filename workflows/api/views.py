@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import (
+    FLAG_SCHEMA,
     PARAMETERS,
     CursorPages,
     NamePages,
@@ -68,7 +69,6 @@ SIGNAL = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The s
 
 
 PARENT = {"type": "string", "pattern": f"^({NONE}|{ANY}|{ID_PATTERN.pattern[:-2]})$"}
-FLAG = {"enum": ["true", "false"]}
 RUN_FILTERS = ("status", "workflow", "parent", "tag", "paused", "waiting")
 HEAVY = ("parent_node__settings", "parent_node__output", "parent_node__detail")
 """What no answer has of the node above a run."""
@@ -310,9 +310,9 @@ class Runs(WorkflowView):
                 "its sub-runs. Default: `none`; with `waiting=true`, `any`, as the sub-run gets the answer.",
             ),
             OpenApiParameter("tag", text_schema()),
-            OpenApiParameter("paused", FLAG),
+            OpenApiParameter("paused", FLAG_SCHEMA),
             OpenApiParameter(
-                "waiting", FLAG, description="Whether a node of it waits for a person or a signal."
+                "waiting", FLAG_SCHEMA, description="Whether a node of it waits for a person or a signal."
             ),
             *PARAMETERS,
         ),
