@@ -251,25 +251,27 @@ class SlotLoop:
             self._drop(prefetched, lease)
             return None
         may_claim = not ending.suspect and parts.gate.may_claim()
-        if prefetched is not None and may_claim and self._may_send_first(prefetched, ready.run, end):
-            prefetched.turn.deferred_end = end
+        if prefetched is not None and may_claim and self._begin_prefetched(prefetched, ready.run, end):
             return prefetched
         return self._next(claimed, end, prefetched, unanswered_id, may_claim=may_claim)
 
-    def _may_send_first(self, prefetched: Ready, ended: AttemptRun, end: RunEnd) -> bool:
-        """Return True if the prefetched run may be sent before the ended one is released, and renew its lease
-        from now on.
+    def _begin_prefetched(self, prefetched: Ready, ended: AttemptRun, end: RunEnd) -> bool:
+        """Begin the prefetched run before the ended one is released: renew its lease from now on, and leave
+        the end to it. Return False if that is not allowed.
 
         Only after a success without a remote id: after any other end the slot may have to be quarantined or
         the run adopted.
         """
-        return (
+        has_begun = (
             end.outcome.ending.error is None
             and ended.remote_id is None
             and not prefetched.claimed.must_wait
             and prefetched.run.runner.calls_on_sent
             and self._parts.completion.keeper.begin_follower(prefetched.lease.ref)
         )
+        if has_begun:
+            prefetched.turn.deferred_end = end
+        return has_begun
 
     def _next(
         self,
