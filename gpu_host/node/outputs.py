@@ -26,6 +26,7 @@ _CHUNK_BYTES = 1024 * 1024
 _EXISTS = 412
 _PASSES = frozenset({408, 425, 500, 502, 503, 504, 507})
 _CONFLICT, _BAD_REQUEST, _TOO_MANY = 409, 400, 429
+"""S3 answers 409 while another request writes the object."""
 _TIMEOUT = b"<Code>RequestTimeout</Code>"
 """In S3's 400 to a body that came too slowly."""
 _ANSWER_BYTES = 1024 * 1024
@@ -100,9 +101,7 @@ def _put(upload: Mapping[str, Any], file: BinaryIO, size: int) -> None:
         return
     is_slow = answer.status == _BAD_REQUEST and _TIMEOUT in answer.body
     if is_slow or answer.status in (_CONFLICT, _TOO_MANY):
-        raise _Passes(
-            f"the store answered {answer.status}"
-        )  # S3: 409 while another request writes the object
+        raise _Passes(f"the store answered {answer.status}")
     _require_passing(answer)
 
 
