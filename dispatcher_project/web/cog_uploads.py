@@ -28,6 +28,7 @@ from dispatcher_project.web.protocol import drop_client
 from dispatcher_project.web.request_limits import Scope
 from foundation.http_api.problems import Problem
 from foundation.ids import is_id
+from foundation.names import MEDIA_TYPE_CHARS
 from gpus.registry.upload_url import COG_UPLOADS, server_of_key
 from jobs.api.artifacts import require_shared_store
 from jobs.api.errors import problem_of
@@ -121,7 +122,7 @@ class CogUploads:
                 async for data in exchange.body():
                     await in_thread_of(self._threads, lambda data=data: _add(file, data))  # type: ignore[misc]
                 body.is_read = True
-                media_type = exchange.header("content-type")[:127]
+                media_type = exchange.header("content-type")[:MEDIA_TYPE_CHARS]
                 whole = file.done(media_type=media_type, name=os.path.basename(name))
                 return await self._with_database(lambda: keep_upload(attempt, whole, self._ports()))
 
