@@ -91,8 +91,8 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ExpressionLimits:
-    """Limits of an expression's text and of its parsed parts. settings: of which setting each limit is: the
-    beginning of their names, for messages; empty: of none."""
+    """Limits of an expression's text and of its parsed parts. settings: the common beginning of the names of
+    their settings, for messages; empty: the limits are no settings."""
 
     characters: int = 1_000
     parts: int = 100
@@ -109,7 +109,7 @@ class ExpressionLimits:
 
 DEFAULT_LIMITS = ExpressionLimits()
 NO_LIMITS = ExpressionLimits(sys.maxsize, sys.maxsize, sys.maxsize)
-"""Of an expression that was accepted before: the limits may have been others then."""
+"""For an expression that was accepted earlier, perhaps under higher limits."""
 
 
 class ExpressionRefused(ValueError):
@@ -249,7 +249,7 @@ def _are_numbers_of_json(found: Any, meter: Meter) -> bool:
 
 @dataclass(slots=True)
 class _Checked:
-    """What a parsed expression has. functions: that it calls."""
+    """Findings of the check of a parsed expression. functions: names of those that the expression calls."""
 
     is_path: bool = True
     parts: int = 0

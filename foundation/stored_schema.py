@@ -16,7 +16,7 @@ class StoredSchema:
 
 
 def document_of(schema: StoredSchema | Mapping[str, Any] | bool | None) -> Mapping[str, Any] | bool:
-    """Return the document of a schema; without one, that which any value matches."""
+    """Return the document of a schema. None: the schema that any value matches."""
     if schema is None:
         return True
     return schema.document if isinstance(schema, StoredSchema) else schema

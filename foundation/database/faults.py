@@ -15,13 +15,13 @@ class Fault(Enum):
     SCHEMA = "schema"
     """A table, a column or a right is missing: until a migration or a grant."""
     STATEMENT = "statement"
-    """The statement or its values are refused: it comes again when the statement is repeated."""
+    """The statement or its values are refused: a repeated statement is refused again."""
 
 
-_OF_A_RELEASE = frozenset(
+_SCHEMA_STATES = frozenset(
     ("3D000", "3F000", "42501", "42703", "42704", "42804", "42846", "42883", "42P01", "42P10")
 )
-"""SQLSTATEs of tables, columns, functions, types and rights that a statement does not find as it expects."""
+"""SQLSTATEs of missing or different tables, columns, functions, types and rights."""
 _STATEMENTS = ("0A", "21", "22", "23", "42", "54")
 """Classes of SQLSTATE that blame a statement or its values; the other ones are outages, or conflicts."""
 _MISSING_IN_SQLITE = ("no such", "has no column", "columns but")
@@ -44,7 +44,7 @@ def fault_of(error: Error) -> Fault:
     if isinstance(error, InterfaceError):
         return Fault.OUTAGE
     if state := getattr(cause, "sqlstate", None):
-        if state in _OF_A_RELEASE:
+        if state in _SCHEMA_STATES:
             return Fault.SCHEMA
         return Fault.STATEMENT if state[:2] in _STATEMENTS else Fault.OUTAGE
     text = str(cause or error).lower()

@@ -65,7 +65,8 @@ def drop_old_heartbeats(now: datetime) -> int:
 class WorkerHeartbeats:
     """Writes the heartbeats of one worker. Thread-safe.
 
-    completion: has its name, its leases, and the writer of the rows. uncertain: its claims without an answer.
+    completion: has the worker's name and leases, and the writer of the rows. uncertain: the worker's claims
+    whose answer was lost.
     """
 
     def __init__(self, clock: Clock, completion: Completion, uncertain: UncertainClaims) -> None:

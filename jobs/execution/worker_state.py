@@ -1,6 +1,6 @@
 """What the threads of a worker share: the services of its process, the gate of its claims, its runs in hand.
 
-They are put together in `jobs.execution.gpu_worker`, and used by the steps of `jobs.execution.slot_loop`.
+`jobs.execution.gpu_worker` makes these objects, and the steps of `jobs.execution.slot_loop` use them.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ class SweepRun(models.Model):
     """Last completed run of a sweep; written at most every few seconds.
 
     looked, repaired: sums over the runs since the previous write. Two rows are no sweeps: the cursor of the
-    rollups, whose note is an event id, and when the database was not in use (`jobs.sweeps.absences`).
+    rollups, whose note is an event id, and the row of `jobs.sweeps.absences`, whose note is the times at
+    which the database was not in use.
     """
 
     name = models.CharField(max_length=40, primary_key=True)

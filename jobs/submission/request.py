@@ -440,8 +440,8 @@ def certain_refusal(check: Callable[[], object]) -> Refused | None:
 def certain_refusals(
     request: SubmitRequest, may: Allowed, now: datetime, ports: Ports, *, has_payload: bool
 ) -> Iterator[Refused]:
-    """Yield why jobs like this one will be refused, as their model is now. has_payload: the payload is
-    theirs, too."""
+    """Yield why jobs like this one will be refused, as their model is now. has_payload: the jobs have the
+    payload of this request; False: theirs is not known yet."""
     spec = ports.registry.model_spec(request.body.model)
     if spec is None:
         return

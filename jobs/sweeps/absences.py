@@ -1,8 +1,8 @@
-"""When the database was not in use: its dispatcher was stopped, or it is a backup that was restored, or a new
-one. Objects that came into the store meanwhile may belong to rows that are restored later, so
-`unknown_objects` leaves them for a day from the end of an absence.
+"""Absences: times at which the database was not in use, because its dispatcher was stopped, or because the
+database is new or a restored backup. Objects that came into the store meanwhile may belong to rows that are
+restored later, so `unknown_objects` leaves them for a day from the end of an absence.
 
-They are in the note of one row of `SweepRun`, which a restored database has as of its backup.
+The absences are stored in the note of one row of `SweepRun`, which a restored database has as of its backup.
 """
 
 from __future__ import annotations
