@@ -42,7 +42,7 @@ def artifacts(view: View) -> Iterator[Finding]:
         )
         return
     for message in check_store(None):
-        advice = "lower it: PUTs beyond that are refused"
+        advice = "lower DISPATCHER_MAX_ARTIFACT_BYTES: the store refuses larger PUTs"
         yield Finding(Level.WARNING, "artifacts", message.msg, message.hint or "", advice)
     yield _objects(store)
 
