@@ -133,14 +133,14 @@ def why_lines(run: Run, why: dict[str, Any]) -> list[Text]:
 
 def _place(reason: dict[str, Any]) -> str:
     """Return where the job of a reason is in its queue, when it starts, and when the wait ends."""
-    told = []
+    parts = []
     if reason["position"] is not None:
-        told.append(f"position {reason['position']}")
+        parts.append(f"position {reason['position']}")
     if reason["starts_in"] is not None:
-        told.append(f"starts in about {age(reason['starts_in']['p50_seconds'])}")
+        parts.append(f"starts in about {age(reason['starts_in']['p50_seconds'])}")
     if reason["until"] is not None:
-        told.append(f"until {reason['until']:%Y-%m-%d %H:%M:%S} UTC")
-    return f" ({', '.join(told)})" if told else ""
+        parts.append(f"until {reason['until']:%Y-%m-%d %H:%M:%S} UTC")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _end(ends: dict[str, Any]) -> str:
