@@ -123,7 +123,7 @@ def put_definition(
 
 
 def digest_of(spec: Any) -> str:
-    """Return the SHA-256 of a definition: of equal ones it is the same."""
+    """Return the SHA-256 of a definition; equal definitions have the same."""
     return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
 
 
@@ -290,8 +290,8 @@ def store_run(
     by: str | None = None,
     store_version: Callable[[], Version] | None = None,
 ) -> StartedRun:
-    """Insert a new run, and send its hint. store_version: returns its version, in the same transaction; None:
-    it is stored. Raises Refused."""
+    """Insert a new run, and send its hint. store_version: stores the run's version in the same transaction,
+    and returns it; None: the version is stored already. Raises Refused."""
     if key is not None:
         run.idempotency_key, run.fingerprint = key.key, key.fingerprint
     try:

@@ -71,7 +71,7 @@ SIGNAL = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The s
 PARENT = {"type": "string", "pattern": f"^({NONE}|{ANY}|{ID_PATTERN.pattern[:-2]})$"}
 RUN_FILTERS = ("status", "workflow", "parent", "tag", "paused", "waiting")
 HEAVY = ("parent_node__settings", "parent_node__output", "parent_node__detail")
-"""What no answer has of the node above a run."""
+"""Large fields of a sub-run's parent node: no response contains them."""
 
 
 def parent_parameter(request: Request) -> str | None:

@@ -1,6 +1,6 @@
-"""The JSON of a definition, field by field; `workflows.definition.read` checks them against each other, and
-`workflows.definition.literals` their values against limits, which may change: so this also reads what was
-stored under others."""
+"""The JSON of a definition, field by field. `workflows.definition.read` checks the fields against each other,
+and `workflows.definition.literals` their values against the limits in the settings. No such limit is here,
+so that a stored definition stays readable when an operator lowers one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Checks the values of a definition that is to be stored, as far as no reference makes them: a value with
-which a node would fail whenever it starts is refused, with the code of that failure."""
+"""Checks the literal values, those without references, of a definition that is to be stored. A value with
+which a node would fail at each start is refused, with the code of that failure."""
 
 from __future__ import annotations
 

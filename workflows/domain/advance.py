@@ -72,8 +72,8 @@ class RunEnd:
 @dataclass(slots=True)
 class Steps:
     """What to do now. states: of all nodes, afterwards. cancel: nodes under way that are to be cancelled.
-    first_failed: the node for whose failure the rest is
-    cancelled; "" if it is not. more: True if `most_starts` kept nodes from starting."""
+    first_failed: the node whose failure cancels the rest; "" if the rest goes on. more: True if `most_starts`
+    kept nodes from starting."""
 
     states: dict[str, NodeState]
     moves: list[NodeMove] = field(default_factory=list)
@@ -127,8 +127,8 @@ def advance(
     has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
     costs: what references may cost; once they are spent, further nodes start in another call.
     only_after_ended: no node could start before `ended`, so only those after them are looked at.
-    first_failed: the node for whose failure an earlier call cancelled the rest. reason: why a node failed,
-    for the run's error.
+    first_failed: the node whose failure made an earlier call cancel the rest. reason: why a node failed, for
+    the run's error.
     """
     steps = Steps(dict(states))
     costs = Costs() if costs is None else costs
@@ -160,8 +160,8 @@ def advance(
 def failed_node(plan: Plan, states: Mapping[str, NodeState]) -> str | None:
     """Return the first node, in the order of the plan, whose failure fails the run; None if there is none.
 
-    If that is one that needs nodes that may fail, and only did not start, it is the node that failed before
-    it."""
+    In place of a node that did not start, return the failed node that it needs, whose failure alone would not
+    fail the run."""
     unmet, found = None, states.values()
     if NodeState.FAILED not in found and NodeState.CANCELLED not in found:
         return None
@@ -176,8 +176,8 @@ def failed_node(plan: Plan, states: Mapping[str, NodeState]) -> str | None:
 
 
 def _cause(plan: Plan, states: Mapping[str, NodeState], key: str) -> str:
-    """Return the node because of which this one did not start: the first one that failed; one that was
-    cancelled only if none did."""
+    """Return the node whose end kept this one from starting: of its needs, and of theirs in turn, the first
+    failed one, or, if none failed, the first cancelled one."""
     bad = NodeState.FAILED, NodeState.CANCELLED
     while states[key] is NodeState.CANCELLED and _unmet(plan.nodes[key], states) is not None:
         needs = [need for need in plan.nodes[key].needs if states[need] in bad]

@@ -18,8 +18,8 @@ TOO_LARGE, TOO_LONG, TOO_NESTED = "value_too_large", "search_too_long", "value_t
 
 
 class OverBudget(ValueError):
-    """The references cost more than they may. code: of the node that fails. whole: what a reference to all of
-    a value selects, which is too large to be read; None: it fails too."""
+    """The references cost more than they may. code: of the node that fails. whole: of a value too large to
+    be read: what a reference to all of the value selects in its place; None: such a reference fails too."""
 
     def __init__(self, code: str, why: str, *, whole: Any = None) -> None:
         super().__init__(why)

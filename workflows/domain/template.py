@@ -131,7 +131,7 @@ def unresolved_parts(value: Any, path: Path) -> Iterator[TemplateError]:
 
 
 class _Unknown:
-    """Of a value that a reference selects."""
+    """The type of `UNKNOWN`, which stands for the value that a reference selects."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"

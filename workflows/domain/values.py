@@ -91,7 +91,7 @@ def _check_number(count: int, most: int) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a number, or the type of another value, which may be long, or a secret."""
+    """Return the text of a number, and the type of any other value, which may be long or a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):

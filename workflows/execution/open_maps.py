@@ -205,8 +205,8 @@ class OpenMaps:
         return NodeMove(node.base, end, node.code, node.detail, node.output)
 
     def _join(self, state: MapState, ended: Sequence[Node]) -> None:
-        """Set the output of a map. ended: children whose ends are not written yet. Raises OverBudget,
-        StoreError."""
+        """Set the output of a map: the list, or the artifact of a list too large to be a value. ended:
+        children whose ends are not written yet. Raises OverBudget, StoreError."""
         run, node, ports = self._run, state.node, self._ports
         try:
             node.output = map_output(run, state, ended, self._costs.budget(), ports)

@@ -15,8 +15,8 @@ MAX_WORKFLOWS = 1_000
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: workflows of inline runs with definitions that no run has. repaired: those whose were deleted,
-    and with the last one the workflow."""
+    """looked: workflows that hold inline definitions, with a version that no run has. repaired: workflows
+    whose unused versions were deleted; a workflow without versions is deleted too."""
     unused = _unused().filter(workflow__name__startswith=INLINE_PREFIX).order_by("workflow_id")
     ids = list(unused.values_list("workflow_id", flat=True).distinct()[:MAX_WORKFLOWS])
     return sweep_rows("inline_versions", ids, _delete)

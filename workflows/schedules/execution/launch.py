@@ -194,7 +194,7 @@ def _run(schedule: Schedule, body: Mapping[str, Any], models: KeyModels, ports: 
 @dataclass(frozen=True, slots=True)
 class Last:
     """The last firing that completed. value: for references: `due_at` and `output`, of a long one the
-    reference to its artifact; None: there is none. is_erased: its output was; then that is null."""
+    reference to its artifact; None: there is none. is_erased: the output was erased, and is null here."""
 
     value: dict[str, Any] | None = None
     is_erased: bool = False
