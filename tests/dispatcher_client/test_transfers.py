@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +23,7 @@ from dispatcher_client import (
     uploads,
 )
 from tests.support.new_client import NewClient
+from tests.support.servers.handlers import QuietHandler, serve_handler
 
 DATA = bytes(range(256)) * 40
 PART = 100_000
@@ -87,7 +86,7 @@ class FakeStore:
 def store() -> Iterator[FakeStore]:
     store = FakeStore()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def say(self, status: int, body: bytes = b"", **headers: str) -> None:
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
@@ -146,18 +145,8 @@ def store() -> Iterator[FakeStore]:
                 store.stored[number] = body
             self.say(*answer if isinstance(answer, tuple) else (answer,))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    store.url = f"http://127.0.0.1:{server.server_port}"
-    yield store
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    with serve_handler(Handler) as store.url:
+        yield store
 
 
 @pytest.fixture

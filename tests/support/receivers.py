@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from django.conf import LazySettings
@@ -17,6 +16,7 @@ from jobs.callbacks.guard import refused_origins
 from jobs.callbacks.message import signing_secrets
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.models import Callback
+from tests.support.servers.handlers import QuietHandler, serve_handler
 
 
 @dataclass
@@ -54,7 +54,7 @@ def say(status: int, headers: dict[str, str] | None = None) -> Callable[[BaseHTT
 def receiver() -> Iterator[Receiver]:
     receiver = Receiver(say(204))
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.got.append(Got(self.path, dict(self.headers), body))
@@ -64,19 +64,9 @@ def receiver() -> Iterator[Receiver]:
             receiver.got.append(Got(self.path, dict(self.headers), b""))
             receiver.answer(self)
 
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *args: object) -> None: ...  # we hang up on receivers on purpose
-
-    server = Server(("127.0.0.1", 0), Handler)
-    receiver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield receiver
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve_handler(Handler) as url:
+        receiver.port = int(url.rpartition(":")[2])
+        yield receiver
 
 
 @pytest.fixture

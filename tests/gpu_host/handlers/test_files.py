@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +21,7 @@ from gpu_host.handlers.context import RunContext
 from gpu_host.handlers.errors import Cancelled
 from gpu_host.handlers.files import InputCache, InputUnavailable
 from tests.support.servers.artifact_store import serving_store
+from tests.support.servers.handlers import QuietHandler, serve_handler
 
 
 @pytest.fixture
@@ -94,27 +93,17 @@ def test_a_cached_input_is_not_given_out_to_another_host(store, tmp_path) -> Non
     url = put(store, b"a secret picture")
     new_run(tmp_path, "1").path(url)
 
-    class Yes(BaseHTTPRequestHandler):
+    class Yes(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(206)
             self.send_header("Content-Length", "1")
             self.end_headers()
             self.wfile.write(b"x")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Yes)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        parts = urlsplit(url)._replace(netloc=f"127.0.0.1:{server.server_port}")
+    with serve_handler(Yes) as elsewhere:
+        parts = urlsplit(url)._replace(netloc=urlsplit(elsewhere).netloc)
         with pytest.raises(InputUnavailable, match="other bytes"):
             new_run(tmp_path, "2").path(parts.geturl())
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +117,7 @@ def test_an_endless_input_does_not_fill_the_disk(tmp_path, length, error, says) 
     """A client may name any server in the place of an artifact."""
     sent: list[int] = []
 
-    class Endless(BaseHTTPRequestHandler):
+    class Endless(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             if length is not None:
@@ -139,23 +128,11 @@ def test_an_endless_input_does_not_fill_the_disk(tmp_path, length, error, says) 
                     self.wfile.write(bytes(100_000))
                     sent.append(100_000)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
     runs = tmp_path / "runs"
     runs.mkdir()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/store/a/1/{'0' * 64}?x=1"
-        with pytest.raises(error) as refused:
-            InputCache(tmp_path / "cache", 1_000_000).fetch(url, runs)
-        assert says in str(refused.value)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    with serve_handler(Endless) as url, pytest.raises(error) as refused:
+        InputCache(tmp_path / "cache", 1_000_000).fetch(f"{url}/store/a/1/{'0' * 64}?x=1", runs)
+    assert says in str(refused.value)
     assert sum(sent) < 20_000_000
     assert [one for one in tmp_path.rglob("*") if one.is_file()] == []
 

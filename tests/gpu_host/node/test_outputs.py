@@ -6,10 +6,8 @@ import hashlib
 import io
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 
 from gpu_host.node import outputs
 from gpus.errors import OutputNotStored, OutputRefused
+from tests.support.servers.handlers import QuietHandler, serve_handler
 from tests.support.waiting import wait_for
 
 SAVES = "tests.gpu_host.node.custom_handlers:saves"
@@ -46,7 +45,7 @@ class Store:
 def store() -> Iterator[Store]:
     store = Store()
 
-    class Route(BaseHTTPRequestHandler):
+    class Route(QuietHandler):
         def answer(self, status: int, body: bytes = b"") -> None:
             if store.fails:
                 failed = store.fails.pop(0)
@@ -74,17 +73,8 @@ def store() -> Iterator[Store]:
             store.stored.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.answer(201)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    store.url = f"http://127.0.0.1:{server.server_port}"
-    yield store
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    with serve_handler(Route) as store.url:
+        yield store
 
 
 def dispatch_answer(node: Any, store: Store) -> Any:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from gpu_host.node.config import ConfigError, NodeConfig
 from gpu_host.node.registering import KEY_VARIABLE, Registering, bodies, own_address, registration_from
 from gpu_host.node.server import Node
 from tests.gpu_host.node.caller import Caller
+from tests.support.servers.handlers import QuietHandler, serve_handler
 from tests.support.waiting import wait_for
 
 SIMULATOR = "gpu_host.node.simulator:run"
@@ -36,10 +35,7 @@ class Dispatcher:
 def dispatcher() -> Iterator[Dispatcher]:
     found = Dispatcher()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             found.asked.append((self.headers["Authorization"], body))
@@ -56,14 +52,8 @@ def dispatcher() -> Iterator[Dispatcher]:
             self.end_headers()
             self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    with serve_handler(Handler) as found.url:
+        yield found
 
 
 def options(url: str, **given: Any) -> dict[str, Any]:

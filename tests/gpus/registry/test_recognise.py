@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from gpus.runners import recognition
 from gpus.runners.openapi_document import MAX_EXAMPLE_BYTES, MAX_OPERATIONS, OpenApiDocument
 from gpus.runners.registry import RUNNERS
 from tests.support.servers.cog_server import CogServer
+from tests.support.servers.handlers import QuietHandler, serve_handler
 from tests.support.servers.llm_server import LlmServer
 from tests.support.servers.raw_server import RawServer, Script
 
@@ -63,10 +62,7 @@ def site() -> Iterator[Callable[[Pages], str]]:
     with ExitStack() as stack:
 
         def start(pages: Pages) -> str:
-            class Handler(BaseHTTPRequestHandler):
-                def log_message(self, *_: object) -> None:
-                    pass
-
+            class Handler(QuietHandler):
                 def do_GET(self) -> None:
                     found = pages.get(self.path, (404, b"no such page"))
                     status, body = found if isinstance(found, tuple) else (200, json.dumps(found).encode())
@@ -77,13 +73,7 @@ def site() -> Iterator[Callable[[Pages], str]]:
                     self.end_headers()
                     self.wfile.write(body)
 
-            server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-            thread.start()
-            stack.callback(thread.join, 5)
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
-            return f"http://127.0.0.1:{server.server_port}"
+            return stack.enter_context(serve_handler(Handler))
 
         yield start
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from gpus.runners import connections
 from tests.gpus.runners.posting import post
+from tests.support.servers.handlers import QuietHandler, serve_handler
 
 REQUESTS = 60
 DELAYED_SECONDS = 0.04
 """What Linux puts an acknowledgement off for."""
 
 
-class Plain(BaseHTTPRequestHandler):
+class Plain(QuietHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
@@ -30,16 +29,11 @@ class Plain(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args: object) -> None: ...
-
 
 @pytest.fixture
 def plain_url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/run"
-        server.shutdown()
+    with serve_handler(Plain) as url:
+        yield f"{url}/run"
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the platform has no such option")

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ from jobs.models import Event, IdempotencyKey, Job, JobTag
 from tests.support.api_world import Account, ApiWorld, make_model
 from tests.support.factories import make_server
 from tests.support.fakes import ManualClock
+from tests.support.servers.handlers import QuietHandler, serve_handler
 
 URL = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
@@ -132,21 +131,16 @@ def test_the_models_own_schema_is_checked(acme: Account) -> None:
 def test_a_remote_reference_in_a_schema_is_not_followed(acme: Account) -> None:
     calls: list[str] = []
 
-    class Elsewhere(BaseHTTPRequestHandler):
+    class Elsewhere(QuietHandler):
         def do_GET(self) -> None:
             calls.append(self.path)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"{}")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        make_model("flux", payload_schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"})
+    with serve_handler(Elsewhere) as url:
+        make_model("flux", payload_schema={"$ref": f"{url}/schema.json"})
         answer = acme.client.post(URL, {"model": "flux", "payload": {}}, format="json")
-        server.shutdown()
     assert (answer.status_code, answer.json()["code"]) == (503, "model_schema_unusable")
     assert answer["Retry-After"] == "60"
     assert calls == []

@@ -6,14 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -31,6 +29,7 @@ from jobs.execution import artifact_inputs
 from jobs.models import Attempt, Event, Job
 from tests.support.factories import make_model, make_tenant
 from tests.support.servers.artifact_store import serving_store
+from tests.support.servers.handlers import QuietHandler, serve_handler
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
@@ -51,7 +50,7 @@ class ReadingServer:
 def reading_server() -> Iterator[ReadingServer]:
     seen = ReadingServer()
 
-    class Route(BaseHTTPRequestHandler):
+    class Route(QuietHandler):
         def do_POST(self) -> None:
             payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.payloads.append(payload)
@@ -66,19 +65,9 @@ def reading_server() -> Iterator[ReadingServer]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    seen.url = f"http://127.0.0.1:{server.server_port}/run"
-    try:
+    with serve_handler(Route) as url:
+        seen.url = f"{url}/run"
         yield seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
 
 
 @pytest.fixture

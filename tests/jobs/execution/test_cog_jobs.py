@@ -15,7 +15,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.events.log_lines import LogChoice, read_lines
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
-from tests.support.cog_receiver import Receiver
+from tests.support.cog_receiver import push_route
 from tests.support.factories import make_model
 from tests.support.servers.cog_server import CogServer
 from tests.support.shop import Shop, open_shop, state
@@ -34,7 +34,7 @@ def cog() -> Iterator[CogServer]:
 def shop(valkey, fleet, cog, settings) -> Iterator[Shop]:
     model = make_model("m", model_type="cog", poll_interval=0.05)
     shop = open_shop(valkey.url, fleet, model, cog.url)
-    with Receiver(shop) as url:
+    with push_route(shop) as url:
         settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url)
         yield shop
         shop.close()

@@ -26,7 +26,7 @@ from gpus.registry.upload_url import COG_UPLOADS, upload_url
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import cog_uploads
 from jobs.models import Attempt, Job
-from tests.support.cog_receiver import Receiver
+from tests.support.cog_receiver import push_route
 from tests.support.factories import make_model
 from tests.support.servers.artifact_store import http_only, serving
 from tests.support.servers.cog_server import CogServer
@@ -47,7 +47,7 @@ def cog() -> Iterator[CogServer]:
 def shop(valkey: Any, fleet: str, cog: CogServer, settings: Any, tmp_path: Path) -> Iterator[Shop]:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     shop = open_shop(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
-    with serving(http_only(CogUploads(lambda: shop.ports))) as uploads, Receiver(shop) as url:
+    with serving(http_only(CogUploads(lambda: shop.ports))) as uploads, push_route(shop) as url:
         knobs = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
         settings.DISPATCHER = replace(knobs, public_url=uploads)
         cog.upload_url = upload_url(Server.objects.get(name="gpu-1"))

@@ -6,12 +6,10 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +35,7 @@ from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from tests.support.factories import make_job, make_model, make_running
 from tests.support.servers.artifact_store import serving_store
+from tests.support.servers.handlers import QuietHandler, serve_handler
 from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
 
@@ -88,7 +87,7 @@ class Server:
 
 @contextmanager
 def serving(server: Server) -> Iterator[None]:
-    class Route(BaseHTTPRequestHandler):
+    class Route(QuietHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             try:
@@ -105,19 +104,9 @@ def serving(server: Server) -> Iterator[None]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Route)
-    thread = threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{listening.server_port}/run"
-    try:
+    with serve_handler(Route) as url:
+        server.url = f"{url}/run"
         yield
-    finally:
-        listening.shutdown()
-        listening.server_close()
-        thread.join(5)
 
 
 @pytest.fixture

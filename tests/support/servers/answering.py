@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.servers.handlers import QuietHandler, serve_handler
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Answering:
 
 @contextmanager
 def answering(server: Answering) -> Iterator[Answering]:
-    class Route(BaseHTTPRequestHandler):
+    class Route(QuietHandler):
         def do_POST(self) -> None:
             payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._answer(server.post(payload))
@@ -49,17 +49,5 @@ def answering(server: Answering) -> Iterator[Answering]:
                 for piece in body:
                     self.wfile.write(piece)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Route)
-    listening.daemon_threads = True
-    thread = threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{listening.server_port}"
-    try:
+    with serve_handler(Route) as server.url:
         yield server
-    finally:
-        listening.shutdown()
-        listening.server_close()
-        thread.join(5)
