@@ -73,7 +73,8 @@ def moved(key: str, state: NodeState, code: str) -> None:
     node(key, state=state.value, code=code)
 
 
-PLANTS: dict[str, tuple[str, Callable[[], object]]] = {
+Plants = dict[str, tuple[str, Callable[[], object]]]
+PLANTS: Plants = {
     "a running run without its started event is over once too often": (
         "(9)",
         lambda: RunEvent.objects.filter(type="started").update(type="completed"),
@@ -106,19 +107,24 @@ def broken(theatre: Theatre) -> set[str]:
     return {line.partition(" ")[0] for line in check_runs(theatre.ports, drained=True)}
 
 
+def missed(theatre: Theatre, plants: Plants) -> dict[str, set[str]]:
+    """Plant each violation and take it back. Return those that broke another law than theirs, or none."""
+    found = {}
+    for name, (law, plant) in plants.items():
+        with transaction.atomic():
+            plant()
+            if law not in (laws := broken(theatre)):
+                found[name] = laws
+            transaction.set_rollback(True)
+    return found
+
+
 def test_each_planted_violation_is_noticed(theatre: Theatre, shop: Shop) -> None:
     """One run, which waits for an answer in the end; each violation is taken back."""
     run = theatre.start(DEFINITION, {"x": [1, 2, 3]})
     theatre.until(run, lambda: Node.objects.filter(key="ask").exists())
     assert check_laws(drained=True, ports=shop.ports) == []
-    missed = {}
-    for name, (law, plant) in PLANTS.items():
-        with transaction.atomic():
-            plant()
-            if law not in (found := broken(theatre)):
-                missed[name] = found
-            transaction.set_rollback(True)
-    assert missed == {}
+    assert missed(theatre, PLANTS) == {}
     operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
     theatre.to_end(run)
     assert broken(theatre) == set()
@@ -178,7 +184,7 @@ def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> 
     theatre.to_end(run)
     assert broken(theatre) == set()
     last = RunEvent.objects.latest("id")
-    plants: dict[str, tuple[str, Callable[[], object]]] = {
+    plants: Plants = {
         "the handler did not run": ("(9)", lambda: moved("mail", NodeState.SKIPPED, "when_false")),
         "a node started after the failure": (
             "(10)",
@@ -193,14 +199,7 @@ def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> 
             lambda: Run.objects.update(state=RunState.COMPLETED.value),
         ),
     }
-    missed = {}
-    for name, (law, plant) in plants.items():
-        with transaction.atomic():
-            plant()
-            if law not in (found := broken(theatre)):
-                missed[name] = found
-            transaction.set_rollback(True)
-    assert missed == {}
+    assert missed(theatre, plants) == {}
 
 
 def test_data_that_an_erasure_left_is_noticed(theatre: Theatre) -> None:
