@@ -107,9 +107,14 @@ def forget_keys() -> None:
 def account(name: str, kind: ApiKey.Kind = ApiKey.Kind.TENANT) -> Account:
     tenant, _ = Tenant.objects.get_or_create(name=name)
     _, key = create_key(tenant, kind)
+    return Account(tenant, key, key_client(key))
+
+
+def key_client(key: str) -> APIClient:
+    """Return a test client that sends the key with each request."""
     client = APIClient(raise_request_exception=False)
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    return Account(tenant, key, client)
+    return client
 
 
 @pytest.fixture

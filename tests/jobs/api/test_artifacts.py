@@ -29,7 +29,7 @@ from gpus.models import ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.reports.store_hosts import check_store_hosts
-from tests.support.api_world import Account, ApiWorld, account
+from tests.support.api_world import Account, ApiWorld, account, key_client
 from tests.support.factories import make_job
 
 pytestmark = pytest.mark.django_db
@@ -405,8 +405,7 @@ def test_scopes_are_required(acme: Account, store: Store, scopes: list[str], all
 
     artifact_id = upload(acme, store, PNG)
     _, key = create_key(acme.tenant, scopes=scopes)
-    client = APIClient(raise_request_exception=False)
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    client = key_client(key)
     calls = {
         "POST": lambda: client.post(URL, {"bytes": 1, "sha256": sha(b"x")}, format="json"),
         "list": lambda: client.get(URL),

@@ -13,8 +13,7 @@ from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import insert
 from jobs.submission import submit as submission
-from tests.support.account_client import account_client
-from tests.support.api_world import Account, ApiWorld, account, make_model
+from tests.support.api_world import Account, ApiWorld, account, key_client, make_model
 from tests.support.factories import make_server
 from tests.support.limits import limit
 from tests.support.problems import problem
@@ -119,7 +118,7 @@ def test_of_eight_concurrent_requests_with_one_key_one_creates_the_job() -> None
     def submit(number: int) -> Any:
         try:
             start.wait(10)
-            mine = account_client(acme.key)
+            mine = key_client(acme.key)
             if number % 2:
                 body = {"jobs": [JOB | {"idempotency_key": "k"}, JOB]}
                 return mine.post(URL, body, format="json").json()["jobs"][0]["job_id"]

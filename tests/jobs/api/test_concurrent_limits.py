@@ -15,8 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.limits.submit_limits import FEW
 from jobs.models import Job
-from tests.support.account_client import account_client
-from tests.support.api_world import Account, account, make_model
+from tests.support.api_world import Account, account, key_client, make_model
 from tests.support.limits import BATCH, JOB, SUBMIT, limit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -29,7 +28,7 @@ def at_once(threads: int, submit: Callable[[Any, int], str], *accounts: Account)
 
     def run(number: int) -> str:
         try:
-            client = account_client(accounts[number % len(accounts)].key)
+            client = key_client(accounts[number % len(accounts)].key)
             start.wait(30)
             return submit(client, number)
         finally:

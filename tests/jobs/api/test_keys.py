@@ -16,7 +16,7 @@ from jobs.api import authentication
 from jobs.models import ApiKey, Event, Job
 from jobs.operations.tenants import LONGEST_LIFE, create_key, rotate_key
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, forget_keys, make_model
+from tests.support.api_world import Account, forget_keys, key_client, make_model
 from tests.support.problems import problem
 from tests.support.routes import ROUTES, filled
 from tests.support.sessions import session
@@ -28,13 +28,7 @@ KEYS = "/api/v1/admin/tenants/acme/keys"
 
 def client_of(account: Account, *scopes: str, **values: Any) -> APIClient:
     kind = values.pop("kind", ApiKey.Kind.TENANT)
-    return with_key(create_key(account.tenant, kind, scopes=scopes or None, **values)[1])
-
-
-def with_key(plaintext: str) -> APIClient:
-    client = APIClient(raise_request_exception=False)
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {plaintext}")
-    return client
+    return key_client(create_key(account.tenant, kind, scopes=scopes or None, **values)[1])
 
 
 # -- scopes ----------------------------------------------------------------------------------------
@@ -71,7 +65,7 @@ def test_an_operator_key_without_operate_acts_as_a_tenant_key(acme: Account, oth
 def test_an_operator_scope_in_a_tenant_key_has_no_effect(acme: Account) -> None:
     row, plaintext = create_key(acme.tenant)
     ApiKey.objects.filter(pk=row.pk).update(scopes=["read", "operate"])
-    problem(with_key(plaintext).get("/api/v1/admin/pauses"), 403, "operator_required")
+    problem(key_client(plaintext).get("/api/v1/admin/pauses"), 403, "operator_required")
 
 
 def test_a_key_without_read_gets_no_result_with_a_repeated_submit(acme: Account, zimg: ModelConfig) -> None:
@@ -175,7 +169,7 @@ def test_an_operator_creates_lists_and_revokes_keys(operator: Account, acme: Acc
     made = operator.client.post(KEYS, body, format="json")
     assert made.status_code == 201, made.content
     plaintext = made.json()["key"]
-    assert with_key(plaintext).get(JOBS).status_code == 200
+    assert key_client(plaintext).get(JOBS).status_code == 200
     listed = operator.client.get(KEYS)
     assert plaintext.split(".")[1] not in listed.content.decode(), "shown once"
     row = listed.json()["results"][0]
@@ -183,7 +177,7 @@ def test_an_operator_creates_lists_and_revokes_keys(operator: Account, acme: Acc
     assert (row["is_valid"], row["last_used_at"] is not None) == (True, True)
     assert operator.client.post(f"{KEYS}/{row['prefix']}/revoke").json()["is_valid"] is False
     forget_keys()
-    problem(with_key(plaintext).get(JOBS), 401, "invalid_key")
+    problem(key_client(plaintext).get(JOBS), 401, "invalid_key")
     problem(operator.client.post(f"{KEYS}/{row['prefix']}/rotate"), 409, "key_not_active")
     deeds = list(AuditEntry.objects.order_by("id").values_list("action", "target"))
     assert deeds == [("create_key", f"key:{row['prefix']}"), ("revoke_key", f"key:{row['prefix']}")]
@@ -196,7 +190,7 @@ def test_a_rotated_key_works_during_the_overlap(operator: Account, acme: Account
     new = answer.json()
     assert (new["name"], new["scopes"], new["allowed_models"]) == ("ci", ["read"], ["zimg"])
     assert (new["prefix"] != old.prefix, new["expires_at"]) == (True, None)
-    assert [with_key(one).get(JOBS).status_code for one in (new["key"], old_plaintext)] == [200, 200]
+    assert [key_client(one).get(JOBS).status_code for one in (new["key"], old_plaintext)] == [200, 200]
     old.refresh_from_db()
     assert old.expiry_date is not None
     assert abs((old.expiry_date - timezone.now()).total_seconds() - 3600) < 60
@@ -204,8 +198,8 @@ def test_a_rotated_key_works_during_the_overlap(operator: Account, acme: Account
     assert old.rotated_to.prefix == new["prefix"]
     ApiKey.objects.filter(pk=old.pk).update(expiry_date=timezone.now() - timedelta(seconds=1))
     forget_keys()
-    problem(with_key(old_plaintext).get(JOBS), 401, "invalid_key")
-    assert with_key(new["key"]).get(JOBS).status_code == 200
+    problem(key_client(old_plaintext).get(JOBS), 401, "invalid_key")
+    assert key_client(new["key"]).get(JOBS).status_code == 200
 
 
 def test_a_rotation_does_not_prolong_a_key_and_happens_once(acme: Account) -> None:

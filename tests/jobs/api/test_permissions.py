@@ -14,7 +14,7 @@ from artifacts.models import Artifact
 from gpus.models import AuditEntry, ModelConfig, Server
 from jobs.operations.tenants import create_key
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account
+from tests.support.api_world import Account, key_client
 from tests.support.problems import problem
 from tests.support.routes import ROUTES, RUN_ID, filled
 from tests.support.sessions import session
@@ -137,6 +137,4 @@ def test_actions_of_a_session_are_audited_under_its_user(job_id: str, operator: 
 def test_a_tenant_key_is_no_operator_key(job_id: str, acme: Account) -> None:
     problem(acme.client.patch(SERVER, {"desired": "off"}, format="json"), 403, "operator_required")
     _, key = create_key(acme.tenant)
-    client = APIClient(raise_request_exception=False)
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    assert client.get("/api/v1/queue/jobs").status_code == 200
+    assert key_client(key).get("/api/v1/queue/jobs").status_code == 200

@@ -11,14 +11,13 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from rest_framework.test import APIClient
 
 from gpus.protocol import LeaseRef, SystemClock
 from jobs import transitions
 from jobs.domain.access import Scope
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_world import Account, ApiWorld, key_client
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
 from tests.support.problems import problem
@@ -113,9 +112,7 @@ def test_only_readers_of_payloads_may_include_it(acme: Account, other: Account, 
     job = make_job(tenant=acme.tenant, payload={"prompt": "a fox"})
     path = f"{URL}/{job.id}?include=payload"
     _, key = create_key(acme.tenant, ApiKey.Kind.TENANT, scopes=[Scope.SUBMIT])
-    submitter = APIClient(raise_request_exception=False)
-    submitter.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    problem(submitter.get(path), 403, "scope_required")
+    problem(key_client(key).get(path), 403, "scope_required")
     problem(other.client.get(path), 404, "unknown_job")
     assert operator.client.get(path).json()["payload"] == {"prompt": "a fox"}
     clerk = staff("view_job")

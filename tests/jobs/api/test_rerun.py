@@ -16,7 +16,7 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.rerun import NOT_REPEATED, submitted_values
 from jobs.submission.request import Submit
-from tests.support.api_world import Account, ApiWorld, forget_keys
+from tests.support.api_world import Account, ApiWorld, forget_keys, key_client
 from tests.support.problems import problem
 
 SUBMIT = "/api/v1/queue/submit"
@@ -46,11 +46,9 @@ def first(acme: Account, zimg: ModelConfig) -> Job:
     return Job.objects.get(id=job_id)
 
 
-def key_client(account: Account, scopes: list[str]) -> APIClient:
+def with_scopes(account: Account, scopes: list[str]) -> APIClient:
     _, key = ApiKey.objects.create_key(tenant=account.tenant, name="narrow", scopes=scopes)
-    client = APIClient()
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    return client
+    return key_client(key)
 
 
 def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, world: ApiWorld) -> None:
@@ -138,8 +136,8 @@ def test_a_key_repeats_the_same_new_job(acme: Account, first: Job) -> None:
 
 @pytest.mark.parametrize("scopes", [["submit"], ["read"], ["cancel", "read"]])
 def test_a_key_needs_the_scopes_submit_and_read(acme: Account, first: Job, scopes: list[str]) -> None:
-    problem(key_client(acme, scopes).post(url(first.id)), 403, "scope_required")
-    assert key_client(acme, ["submit", "read"]).post(url(first.id)).status_code == 202
+    problem(with_scopes(acme, scopes).post(url(first.id)), 403, "scope_required")
+    assert with_scopes(acme, ["submit", "read"]).post(url(first.id)).status_code == 202
 
 
 def test_another_tenants_job_is_unknown(other: Account, first: Job) -> None:

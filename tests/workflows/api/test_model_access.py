@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rest_framework.test import APIClient
 
 from jobs.domain.errors import Refused
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld, forget_keys
+from tests.support.api_world import Account, ApiWorld, forget_keys, key_client
 from tests.support.factories import make_model
 from tests.support.workflow_api import advance, post
 from workflows.models import Node, Run
@@ -33,9 +32,7 @@ def limited(acme: Account) -> Account:
 
 def with_key(acme: Account, models: list[str] | None) -> Account:
     _, key = create_key(acme.tenant, ApiKey.Kind.TENANT, allowed_models=models)
-    client = APIClient(raise_request_exception=False)
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    return Account(acme.tenant, key, client)
+    return Account(acme.tenant, key, key_client(key))
 
 
 def put(account: Account, name: str, definition: Any) -> Any:
