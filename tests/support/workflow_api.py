@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
 from tests.support.api_world import Account, ApiWorld
 from workflows.execution.advancer import Advancer
 from workflows.tasks import advance_now

@@ -52,10 +52,6 @@ class OwnSeaweed:
         return self._ports["s3"]
 
     @property
-    def master_url(self) -> str:
-        return f"http://127.0.0.1:{self._ports['master']}"
-
-    @property
     def pid(self) -> int:
         """Its process id; 0 while it does not run."""
         return self._process.pid if self._process is not None and self.is_running else 0

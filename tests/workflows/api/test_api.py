@@ -11,7 +11,6 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
 from jobs.operations.tenants import create_key
-from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
 from tests.support.api_world import Account, ApiWorld
 from tests.support.factories import make_job, make_model
 from tests.support.workflow_api import A_MODEL, FILM, advance, post, put, start
