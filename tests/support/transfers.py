@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from artifacts.keys import ObjectKey
 from artifacts.store.contract import SignedRequest
 from artifacts.store.local import LocalStore
-
-
-def key_of(data: bytes) -> ObjectKey:
-    return ObjectKey(7, hashlib.sha256(data).hexdigest())
+from tests.support.store_objects import key_of
 
 
 def head(signed: SignedRequest) -> bytes:

@@ -19,7 +19,8 @@ from dispatcher_project.web.artifact_bytes import ArtifactBytes
 from dispatcher_project.web.protocol import Reason, WebLimits, bytes_in_kernel
 from tests.support.servers.serving import Served, serving, status_and_code
 from tests.support.sockets import until_closed
-from tests.support.transfers import files, get, key_of, put
+from tests.support.store_objects import key_of
+from tests.support.transfers import files, get, put
 
 LIMITS = WebLimits(idle_seconds=60.0)
 ONE, OTHER = os.urandom(1_500_000), os.urandom(700_001)
