@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from jobs.ports import Ports
 from jobs.submission.artifact_refs import require_one_host
 from workflows.domain.budget import OverBudget
 from workflows.domain.states import NodeState
-from workflows.execution.long_outputs import OUTPUT_GONE, keep_output
+from workflows.execution.long_outputs import OUTPUT_GONE, json_of, keep_output
 from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
 from workflows.models import MapState, Node, Run
@@ -83,8 +82,7 @@ def _pieces(run: Run, state: MapState, ended: Iterable[Node], ports: Ports) -> I
                 yield from _bytes_of(child.artifact, ports)
             else:
                 output = child.output if child.output is not None else outputs.get(child.node_id)
-                text = json.dumps(output, ensure_ascii=False, separators=(",", ":"))
-                yield text.encode(errors="surrogatepass")
+                yield json_of(output)
     yield b"[]" if opening == b"[" else b"]"
 
 

@@ -39,15 +39,19 @@ def keep_long(run: Run, output: Any, writes: Writes, ports: Ports) -> str | None
     most = settings.DISPATCHER.inline_result_bytes
     if most <= 0 or measure(output, most).count <= most:
         return None
-    text = json.dumps(output, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
     file = HashedFile(io.BytesIO())
-    file.add(text)
+    file.add(json_of(output))
     try:
         require_one_host(ports)
         return keep_output(run, file, writes, ports)
     except (ArtifactRefused, ArtifactStoreOfOneHost, StoreError) as error:
         log.warning("long_output_kept_inline", run_id=run.id, error=str(error))
         return None
+
+
+def json_of(output: Any) -> bytes:
+    """Return the JSON of an output, as artifacts have it."""
+    return json.dumps(output, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
 
 
 def keep_output(run: Run, file: HashedFile, writes: Writes, ports: Ports) -> str:
