@@ -113,22 +113,26 @@ class RunActions:
         return run is not None and run.finished_at is None and run.cancel_requested_at is None
 
     def has_restart_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        run = self._run_to_operate(request, object_id)
+        run = self._ended_run(request, object_id)
         return (
             run is not None
             and run.state in (RunState.FAILED, RunState.CANCELLED)
-            and _has_data(run)
             and not _AGAIN.isdisjoint(run.node_states.values())
         )
 
     def may_choose_nodes(self, request: HttpRequest, object_id: str) -> bool:
         """Return True if the user may restart nodes of the run, and it has ended."""
-        run = self._run_to_operate(request, object_id)
-        return run is not None and run.finished_at is not None and _has_data(run)
+        return self._ended_run(request, object_id) is not None
 
     def has_erase_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return self._ended_run(request, object_id) is not None
+
+    def _ended_run(self, request: HttpRequest, object_id: str | None) -> Run | None:
+        """The run of `_run_to_operate` if it has ended, is no sub-run and still has its data; else None."""
         run = self._run_to_operate(request, object_id)
-        return run is not None and run.finished_at is not None and _has_data(run)
+        if run is None or run.finished_at is None:
+            return None
+        return run if run.parent_node_id is None and run.erase_requested_at is None else None
 
     def _run_to_operate(self, request: HttpRequest, object_id: str | None) -> Run | None:
         """The run, with the fields that buttons depend on; None without permission. Read once per request."""
@@ -140,11 +144,6 @@ class RunActions:
             known[object_id] = rows.filter(id=object_id).first()
         found: Run | None = known[object_id]
         return found
-
-
-def _has_data(run: Run) -> bool:
-    """Return True for a run that is no part of another one, and whose data was not erased."""
-    return run.parent_node_id is None and run.erase_requested_at is None
 
 
 def _done(request: HttpRequest, run_id: str, act: Callable[..., Any], outcome: str) -> HttpResponse:
