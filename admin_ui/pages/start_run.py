@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from admin_ui.actions.operations import actor
 from admin_ui.parts.base_pages import OperatorAdmin
 from admin_ui.parts.schema_fields import Unreadable, fields_of
-from admin_ui.parts.submit_form import SubmitForm, errors_of, new_key
+from admin_ui.parts.submit_form import SubmitForm, errors_of, field_name, new_key
 from admin_ui.parts.typed_decorators import operation
 from admin_ui.parts.viewer import show_json
 from foundation.http_api.json_body import read_body
@@ -73,7 +73,7 @@ class StartRunPage(OperatorAdmin):
                 wrong = dict(unreadable.errors)
             except (Problem, Refused) as refusal:
                 form.add_refusal(refusal, but="inputs")
-                of_inputs = [one for one in errors_of(refusal) if one.pointer.split("/")[1:2] == ["inputs"]]
+                of_inputs = [one for one in errors_of(refusal) if field_name(one) == "inputs"]
                 wrong = {one.pointer.removeprefix("/inputs"): one.detail for one in of_inputs}
             inputs, errors = inputs.sent(sent, wrong), inputs.others(wrong)
         context = {

@@ -66,7 +66,7 @@ class SubmitForm(forms.Form):
             )
             return
         for error in errors_of(refusal):
-            name = error.pointer.split("/")[1] if error.pointer.startswith("/") else ""
+            name = field_name(error)
             if not but or name != but:
                 self.add_error(name if name in self.fields else None, error_text(error, name))
 
@@ -76,6 +76,11 @@ def errors_of(refusal: Problem | Refused) -> list[FieldError]:
     if isinstance(refusal, Refused):
         return [FieldError(refusal.pointer or "", refusal.code, str(refusal))]
     return list(refusal.errors) or [FieldError("", refusal.code, refusal.detail)]
+
+
+def field_name(error: FieldError) -> str:
+    """Return the name of the body's field that an error is in; empty: the error is of the whole body."""
+    return error.pointer.split("/")[1] if error.pointer.startswith("/") else ""
 
 
 def error_text(error: FieldError, name: str) -> str:
