@@ -304,7 +304,7 @@ def _remove_object(row: Artifact, store: Store, now: datetime) -> None:
 
 
 def _end_object(row: Artifact, store: Store, now: datetime) -> None:
-    # of a row of an earlier version it is known that no URL lived longer
+    # rows of earlier versions have no put_until; a URL lives no longer than MAX_SIGNED_SECONDS
     until = row.put_until or (row.stored_at or row.expires_at) + timedelta(seconds=MAX_SIGNED_SECONDS)
     if now < until + _PUT_MARGIN:
         store.block(row.key)

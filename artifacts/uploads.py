@@ -114,8 +114,8 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
 
 
 def require_one_put(size: int, store: Store, *, otherwise: str) -> None:
-    """Raise ArtifactTooLarge for an object that the store does not take in one request. otherwise: what to
-    do."""
+    """Raise ArtifactTooLarge for an object that the store does not take in one request. otherwise: the
+    advice that ends the message."""
     if store.max_put_bytes is not None and size > store.max_put_bytes:
         raise ArtifactTooLarge(
             f"The store takes up to {store.max_put_bytes} bytes in one PUT, not {size}: {otherwise}."

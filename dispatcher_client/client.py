@@ -28,7 +28,8 @@ class Client:
     url: of the dispatcher, such as ``http://127.0.0.1:8000``. spool: file for submits without an answer.
     timeout_seconds: of one try; should exceed the 20 s after which the dispatcher itself gives up on its
     database. retry_seconds: no retry begins later than this after the first try, or after the last byte of a
-    file that moved. max_answer_bytes: a longer answer, or event of a stream, raises `AnswerTooLarge`.
+    file was sent or received. max_answer_bytes: a longer answer, or event of a stream, raises
+    `AnswerTooLarge`.
 
     Every method raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
     `dispatcher_client.calls` has the details of each. workflows, schedules: the calls about these.

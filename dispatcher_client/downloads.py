@@ -69,8 +69,8 @@ class Downloads:
         """Download all files that a value refers to; return their paths by the artifacts' ids. A file that is
         there already is kept, and no other file is replaced.
 
-        A file has the name of its artifact without folders, with the artifact's id where another file has
-        the name, and only that where it is empty."""
+        A file has the name of its artifact without folders. Where another file has the name, the artifact's
+        id is put before it; where the name is empty, the id is the name."""
         await self._transport.use_files(lambda _: folder.mkdir(parents=True, exist_ok=True))
         artifacts = [await self.find(artifact_id) for artifact_id in ids_in(value)]
         of, before = sum(artifact.bytes for artifact in artifacts), 0
@@ -133,7 +133,7 @@ class Downloads:
             async with self._opened(artifact, file.bytes) as answer:
                 if answer.status not in (200, 206):
                     raise store_problem(answer.status, answer.headers, await beginning_of(answer))
-                if answer.status == 200 and file.bytes:  # the whole
+                if answer.status == 200 and file.bytes:  # the store sent the whole file, not a range
                     await self._transport.use_files(lambda _: file.restart())
                 await self._receive(answer.pieces, file, artifact, progress, on_progress)
 

@@ -10,9 +10,9 @@ _NAME_BYTES, _SUFFIX_CHARS = 200, 16
 
 
 def free_names(name: str, artifact_id: str, taken: Iterable[str]) -> list[str]:
-    """Return names for a file in a folder, best first; the last one is of no other artifact. Never a path, a
-    name that is taken, also in other letters, or one that is too long for the file system. artifact_id:
-    letters and digits."""
+    """Return names for a file in a folder, best first; the last one begins with the artifact's id. No name
+    is a path, equals a taken one in another case or Unicode form, or is too long for a file system.
+    artifact_id: letters and digits."""
     last = name.replace("\\", "/").rpartition("/")[2]
     plain = _shortened("".join(filter(str.isprintable, last)).strip(". "))
     if not plain:
@@ -22,8 +22,8 @@ def free_names(name: str, artifact_id: str, taken: Iterable[str]) -> list[str]:
 
 
 def _folded(name: str) -> str:
-    """Return a text that is the same for names of one file where letters have no case, or accents two
-    forms."""
+    """Return a text that is equal for names which some file systems take for the same: they ignore case, or
+    the Unicode form of accents."""
     return unicodedata.normalize("NFC", name.casefold())
 
 

@@ -1,7 +1,7 @@
 """The file of a download: partial until all bytes are there with the right hash, then published whole.
 
 The partial file is `.<artifact>.part` in the folder of the whole one, whose name never begins like that. It
-belongs to the download that has its lock; another one of the same artifact writes a file of its own."""
+belongs to the download that has its lock; a second download of the artifact writes to another file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PartialFile:
 
     def publish(self, names: Sequence[str]) -> Path:
         """Publish the whole file under the first of these names that no other file has; the last one is the
-        artifact's own. Never replaces a file that something else wrote, also not at the same time."""
+        artifact's own. No file of another writer is replaced, even if both write at once."""
         for path in (self._path.with_name(name) for name in names[:-1]):
             if _move_new(self._path, path) or has_content(path, self._size, self._sha256):
                 return path
@@ -107,7 +107,7 @@ def _locked(path: Path) -> BinaryIO | None:
         if _is_at(path, file):  # else it was published meanwhile
             if os.fstat(file.fileno()).st_nlink <= 1:
                 return file
-            path.unlink()  # it is a published file, too: that download was killed in between
+            path.unlink()  # a download was killed in `_move_new`: its published file has this name, too
         file.close()
     return None
 

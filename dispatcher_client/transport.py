@@ -214,9 +214,9 @@ def pause_after(error: DispatcherError, tries: int) -> float:
 
 
 class Progress:
-    """When bytes of a transfer last moved: the time for its retries counts from there.
+    """The time at which bytes of a transfer last moved, from which `retry_seconds` count.
 
-    most_tries: that may count so, for a transfer that begins again from its first byte with each try."""
+    most_tries: number of tries whose progress counts, for a transfer that each try begins again."""
 
     def __init__(self, most_tries: float = math.inf) -> None:
         self._tries_left = most_tries
@@ -226,8 +226,8 @@ class Progress:
         self._moved_at = time.monotonic()
 
     def of_try(self) -> float | None:
-        """Return when bytes last moved in the try that has ended; None if none did, or if it does not
-        count."""
+        """Return when bytes last moved in the try that has ended; None if no byte moved, or if the progress
+        of `most_tries` has been counted."""
         at, self._moved_at = self._moved_at, None
         if at is None or self._tries_left < 1:
             return None

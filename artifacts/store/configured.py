@@ -53,7 +53,7 @@ def make_store(now: Callable[[], datetime]) -> Store:
 
 def _has_stored() -> bool:
     """Return True if the database knows stored artifacts. Raises StoreUnavailable."""
-    was_open = connection.connection is not None  # else this is a thread without one, which keeps none
+    was_open = connection.connection is not None  # a thread that had none keeps none
     try:
         return Artifact.objects.filter(state=Artifact.State.STORED, stored_at__isnull=False).exists()
     except DatabaseError:

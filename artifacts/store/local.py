@@ -55,8 +55,8 @@ class LocalStore:
 
     root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
     for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
-    file system that all hosts see. has_objects: whether the database knows objects: then an empty folder is
-    another one than before, and is not written to.
+    file system that all hosts see. has_objects: returns True if the database knows stored objects: then an
+    empty folder is not the store's, and no file is written into it.
     """
 
     max_put_bytes: int | None = None
