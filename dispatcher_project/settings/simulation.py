@@ -11,6 +11,7 @@ from .base import database
 from .dispatcher import DispatcherSettings
 
 SECRET_KEY = "the simulator keeps no secrets " + "x" * 20
-# ignores the environment, so that a seed is reproducible; short, so that an outage makes due times late
+# The environment is ignored, so that a seed is reproducible. The grace is short, so that an outage makes
+# due times late.
 DISPATCHER = DispatcherSettings(schedule_grace_seconds=8.0)
 DATABASES = {"default": database("sqlite://:memory:")}

@@ -144,8 +144,9 @@ class InputCache:
             partial.unlink(missing_ok=True)
 
     def _most_of(self, answer: Any, folder: Path) -> int:
-        """Return how many bytes an answer may have: a store says it, and any other server could send without
-        end. Raises InputUnavailable if the disk has no room for them."""
+        """Return the most bytes that an answer may have: its declared length, or the size of the cache for
+        an answer without one, which could be endless; but no more than the disk has free. Raises
+        InputUnavailable if the declared length does not fit on the disk."""
         length = self._most_bytes if answer.length is None else int(answer.length)
         free = shutil.disk_usage(folder).free
         if answer.length is not None and length > free:

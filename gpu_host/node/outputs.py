@@ -109,7 +109,7 @@ class _Answer(NamedTuple):
     status: int
     body: bytes
     may_repeat: bool
-    """It has `Retry-After`."""
+    """The answer has a header `Retry-After`."""
 
 
 def _require_passing(answer: _Answer) -> None:

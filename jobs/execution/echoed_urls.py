@@ -1,5 +1,5 @@
-"""URLs of a run's inputs that its result names. They were signed for its GPU server, so they are not stored:
-a URL becomes the reference that it was made of, and one inside a text loses its signature."""
+"""Signed URLs of a run's inputs in its result. They were made for its GPU server, and are not stored: a URL
+as a whole text becomes the reference to the artifact, and a URL in a longer text loses its signature."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from foundation.json_text import unwrap
 from foundation.signed_urls import replace_signed, without_signatures
 
 _HASH = re.compile(r"(?:/|%2F)([0-9a-f]{64})(?![0-9a-f])", re.IGNORECASE)
-"""At the end of the path of an object."""
+"""The hash at the end of an object's path, also percent-encoded."""
 _URL = re.compile(r"https?://[^\s?]*/a/[1-9][0-9]{0,18}/([0-9a-f]{64})\?\S*\Z")
-"""Of an object in a store, as a whole text."""
+"""A text that is the URL of an object in a store, and nothing else."""
 
 
 def without_input_urls(result: Any, job_id: str) -> Any:

@@ -21,7 +21,7 @@ _KINDS = (Process.Kind.WEB, Process.Kind.GPU, Process.Kind.SWEEPS)
 """Processes that read or write artifacts: web processes serve them, GPU workers look for inputs and save
 outputs, the sweeps list them. Nodes and other GPU servers use signed URLs."""
 _HERE = socket.gethostname()
-"""As in the names of this host's processes, which a later name of the host does not change."""
+"""The host's name at the start, as in the names of its processes: a renamed host is still one host."""
 _QUEUES = frozenset({WORKFLOWS_QUEUE})
 """Queues whose worker reads and writes artifacts, whatever its kind: maps of files, long outputs."""
 
