@@ -47,7 +47,7 @@ from workflows.execution.waits import CANCELLED_BY, EXPIRED_BY
 from workflows.inline import start_inline_run
 from workflows.models import INLINE_PREFIX, Node, Run, Version, Wait
 from workflows.reports.graph import map_counts
-from workflows.reports.runs import ANY, NONE, RunFilter
+from workflows.reports.runs import ANY, NONE, RUN_FILTERS, RunFilter
 from workflows.signals import send_signal
 
 MOST_WAITS = 20
@@ -69,7 +69,6 @@ SIGNAL = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The s
 
 
 PARENT = {"type": "string", "pattern": f"^({NONE}|{ANY}|{ID_PATTERN.pattern[:-2]})$"}
-RUN_FILTERS = ("status", "workflow", "parent", "tag", "paused", "waiting")
 HEAVY = ("parent_node__settings", "parent_node__output", "parent_node__detail")
 """Large fields of a sub-run's parent node: no response contains them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from django.db import connection
 from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, QuerySet, Value
@@ -53,6 +53,10 @@ class RunFilter:
         if parent == ANY:
             return rows
         return rows.filter(parent_node=None) if parent == NONE else rows.filter(parent_node__run=parent)
+
+
+RUN_FILTERS = tuple(field.name for field in fields(RunFilter))
+"""Names of the filters: parameters of the API, options of the command `runs`."""
 
 
 def has_tag(tag: str) -> Q:
