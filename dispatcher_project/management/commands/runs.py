@@ -57,6 +57,8 @@ class Command(TerminalCommand):
 
 
 def _parent(text: str) -> str:
-    if text in (NONE, ANY) or is_id(text.upper()):
-        return text if text in (NONE, ANY) else text.upper()
+    if text in (NONE, ANY):
+        return text
+    if is_id(text.upper()):
+        return text.upper()
     raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither {NONE}, {ANY} nor the id of a run")
