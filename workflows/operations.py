@@ -127,9 +127,10 @@ def digest_of(spec: Any) -> str:
     return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
 
 
-def stored_workflows(tenant_id: int) -> QuerySet[Workflow]:
-    """Select the workflows of a tenant, without those of inline runs."""
-    return Workflow.objects.filter(tenant_id=tenant_id).exclude(name__startswith=INLINE_PREFIX)
+def stored_workflows(tenant_id: int | None) -> QuerySet[Workflow]:
+    """Select the workflows of a tenant, without those of inline runs. tenant_id: None: of all tenants."""
+    rows = Workflow.objects.exclude(name__startswith=INLINE_PREFIX)
+    return rows if tenant_id is None else rows.filter(tenant_id=tenant_id)
 
 
 def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Plan:

@@ -31,7 +31,7 @@ from workflows.definition.read import read_definition
 from workflows.domain.plan import Plan
 from workflows.domain.states import RunState
 from workflows.inline import start_inline_run
-from workflows.models import INLINE_PREFIX, Run, Version, Workflow
+from workflows.models import Run, Version, Workflow
 from workflows.operations import StartedRun
 
 _LOOK_SECONDS = 0.5
@@ -139,10 +139,9 @@ class Command(TerminalCommand):
 
     def _list(self, words: list[str], options: dict[str, Any]) -> int | None:
         _words(words, "list", least=0, most=0)
-        rows = Workflow.objects.exclude(name__startswith=INLINE_PREFIX).select_related("tenant")
+        tenant_id = tenant_named(options["tenant"]).pk if options["tenant"] else None
+        rows = operations.stored_workflows(tenant_id).select_related("tenant")
         rows = rows.order_by("name", "tenant__name")
-        if options["tenant"]:
-            rows = rows.filter(tenant=tenant_named(options["tenant"]))
         found = [{"name": row.name, "latest": row.latest, "tenant": row.tenant.name} for row in rows]
         if self.as_json:
             self.print_json({"results": found})
