@@ -463,7 +463,7 @@ def fire_times(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTi
 
 def fire_times_if_resumed(schedule: Schedule, count: int, now: datetime) -> Sequence[FireTime]:
     """Return the next fire times, at most so many; during a pause without an end those that it would have if
-    it ended now. None if the time zone is unknown."""
+    it ended now. Empty if the time zone is unknown."""
     try:
         timetable = schedule.timetable
     except UnknownTimezone:
@@ -476,8 +476,8 @@ def fire_times_if_resumed(schedule: Schedule, count: int, now: datetime) -> Sequ
 
 
 def _dues_to_fire(schedule: Schedule, timetable: Timetable, now: datetime) -> Iterator[datetime]:
-    """Yield the due times that fire from now on, with those that have come and wait for their jitter; none of
-    a pause."""
+    """Yield the due times that fire from now on, with those that have come and wait for their jitter. The due
+    times of a pause do not fire."""
     after = max(now - schedule.jitter, schedule.handled_at)
     begin = schedule.paused_from
     end = schedule.paused_until or now
