@@ -19,9 +19,8 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(
-            sys.exception(), ConnectionError
-        ):  # some clients hang up before they have the answer
+        hung_up = isinstance(sys.exception(), ConnectionError)
+        if not hung_up:
             super().handle_error(request, client_address)
 
 
