@@ -151,7 +151,11 @@ class QueueWorld:
         self.client.delete(*self.client.keys(f"{self.keys()}*"))
 
     def slot(self, server: str = "gpu-1", index: int = 0) -> str:
-        return self.leases.slots(server)[index].state
+        return self.slots(server)[index]
+
+    def slots(self, server: str = "gpu-1") -> list[str]:
+        """Return the state of each slot."""
+        return [view.state for view in self.leases.slots(server)]
 
 
 @pytest.fixture

@@ -24,25 +24,30 @@ from tests.support.rebuilds import ended_without_proof, rebuild
 from tests.support.servers.health_server import HealthServer
 
 
-def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(
-    world: QueueWorld, gpu: HealthServer
-) -> None:
-    """A run whose worker died before the start was committed, and Redis was emptied."""
+def unwritten_run(world: QueueWorld, gpu: HealthServer) -> Lease:
+    """Claim a job for a run whose worker dies before its start is committed; its server lists it."""
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
     lost = world.claim(written=False)
     gpu.lists((lost.job_id, lost.attempt_id))
+    return lost
+
+
+def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(
+    world: QueueWorld, gpu: HealthServer
+) -> None:
+    lost = unwritten_run(world, gpu)
     world.flush()
     rebuild(world)
     row = QuarantinedSlot.objects.get()
     assert (row.attempt_id, row.job_id, row.reason) == (lost.attempt_id, lost.job_id, unknown_runs.REASON)
-    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
+    assert sorted(world.slots()) == ["free", "quarantined"]
     assert world.leases.claim("m", worker="w", attempt_id="again") is not None, "the job waits"
     world.clock.advance(3)
     assert quarantine.sweep(world.ports).repaired == 0
     gpu.lists()
     assert quarantine.sweep(world.ports).repaired == 1
-    assert "quarantined" not in {view.state for view in world.leases.slots("gpu-1")}
+    assert "quarantined" not in world.slots()
 
 
 def test_each_unknown_run_keeps_one_slot_however_often_the_index_is_rebuilt(
@@ -59,8 +64,7 @@ def test_each_unknown_run_keeps_one_slot_however_often_the_index_is_rebuilt(
     gpu.lists(*((one.job_id, one.attempt_id) for one in (lost, held, another)))
     world.flush()
     rebuild(world)
-    states = [view.state for view in world.leases.slots("gpu-1")]
-    assert sorted(states) == ["free", "leased", "quarantined", "quarantined"]
+    assert sorted(world.slots()) == ["free", "leased", "quarantined", "quarantined"]
     rows = QuarantinedSlot.objects.values_list("attempt_id", flat=True)
     assert sorted(rows) == sorted([lost.attempt_id, another.attempt_id])
 
@@ -68,16 +72,13 @@ def test_each_unknown_run_keeps_one_slot_however_often_the_index_is_rebuilt(
 def test_a_server_paused_meanwhile_keeps_its_slot_in_quarantine_after_the_resume(
     world: QueueWorld, gpu: HealthServer
 ) -> None:
-    world.server(slots=2, url=f"{gpu.url}/run")
-    world.job()
-    lost = world.claim(written=False)
-    gpu.lists((lost.job_id, lost.attempt_id))
+    unwritten_run(world, gpu)
     controls.pause(Pause.Kind.SYSTEM, by="cli:ada", leases=world.ports.leases)
     world.flush()
     rebuild(world)
-    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["off", "quarantined"]
+    assert sorted(world.slots()) == ["off", "quarantined"]
     controls.resume(Pause.Kind.SYSTEM, by="cli:ada", leases=world.ports.leases)
-    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
+    assert sorted(world.slots()) == ["free", "quarantined"]
 
 
 def test_no_second_slot_is_quarantined_for_a_known_run(world: QueueWorld, gpu: HealthServer) -> None:
@@ -100,8 +101,7 @@ def test_no_second_slot_is_quarantined_for_a_known_run(world: QueueWorld, gpu: H
     world.leases.renew("w1", [announced], [])
     rebuild(world)
     assert QuarantinedSlot.objects.get().attempt_id == ended.attempt_id
-    states = [view.state for view in world.leases.slots("gpu-1")]
-    assert sorted(states) == ["free"] * 3 + ["leased"] * 2 + ["quarantined"]
+    assert sorted(world.slots()) == ["free"] * 3 + ["leased"] * 2 + ["quarantined"]
 
 
 def test_silent_servers_and_servers_without_runs_are_not_probed_again(
@@ -143,17 +143,14 @@ def test_the_rebuild_does_not_wait_for_many_servers_that_do_not_answer(world: Qu
 
 
 def lost_while_away(world: QueueWorld, gpu: HealthServer) -> Lease:
-    """Its server does not answer while the index is rebuilt."""
-    world.server(slots=2, url=f"{gpu.url}/run")
-    world.job()
-    lost = world.claim(written=False)
+    """Rebuild the index while the server of an unwritten run does not answer."""
+    lost = unwritten_run(world, gpu)
     gpu.status = 500
     run_sweep("lock_sync", world.ports)
     world.flush()
     rebuild(world)
     assert not QuarantinedSlot.objects.exists()
     gpu.status = 200
-    gpu.lists((lost.job_id, lost.attempt_id))
     return lost
 
 
@@ -162,7 +159,7 @@ def test_a_server_that_was_away_is_checked_once_it_answers(world: QueueWorld, gp
     count = run_sweep("lock_sync", world.ports)
     assert (count.repaired, count.failed) == (1, 0)
     assert QuarantinedSlot.objects.get().attempt_id == lost.attempt_id
-    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
+    assert sorted(world.slots()) == ["free", "quarantined"]
     assert run_sweep("lock_sync", world.ports).repaired == 0, "once"
 
 

@@ -149,4 +149,4 @@ def test_a_rebuilt_index_keeps_one_slot_for_a_quarantine_with_a_prefetched_attem
     world.flush()
     rebuild(world)
     assert QuarantinedSlot.objects.filter(freed_at=None).count() == 1
-    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
+    assert sorted(world.slots()) == ["free", "quarantined"]
