@@ -12,7 +12,7 @@ from tests.support.fakes import START, ManualClock, make_ports
 
 
 class AtOnce(EventHorizon):
-    """Horizon for tests with sequential transactions; concurrent ones are tested below."""
+    """Horizon for tests whose transactions follow each other; test_rollups.py tests concurrent ones."""
 
     def advance(self) -> int:
         return Event.objects.aggregate(last=Max("id"))["last"] or 0

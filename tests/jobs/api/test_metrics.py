@@ -26,12 +26,11 @@ from jobs.models import Callback, Job
 from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
-from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support import factories as builders
 from tests.support.api_jobs import make_job
 from tests.support.api_world import Account, ApiWorld
-from tests.support.fakes import ManualClock, make_ports
 from tests.support.job_lives import Lives
+from tests.support.rollups import sweep
 from tests.support.scrapes import scrape
 
 pytestmark = pytest.mark.django_db
@@ -92,12 +91,7 @@ def played() -> Lives:
     """Generated jobs that are summed up in rollups."""
     lives = Lives()
     lives.play(40)
-
-    class AtOnce(EventHorizon):
-        def advance(self) -> int:
-            return 10**9
-
-    RollupsSweep(AtOnce())(make_ports(clock=ManualClock()))
+    sweep()
     return lives
 
 

@@ -9,17 +9,12 @@ import pytest
 from jobs.models import Job, Rollup
 from jobs.reports.history import WINDOWS, RecentHistory, Window, history, shares
 from jobs.reports.rollups import HOUR, EndedEvent, Sums, sum_up
-from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support.factories import make_tenant
-from tests.support.fakes import START, ManualClock, make_ports
+from tests.support.fakes import START
 from tests.support.job_lives import Lives
+from tests.support.rollups import sweep
 
 pytestmark = pytest.mark.django_db
-
-
-class AtOnce(EventHorizon):
-    def advance(self) -> int:
-        return 10**9
 
 
 @pytest.fixture
@@ -27,10 +22,6 @@ def lives() -> Lives:
     lives = Lives()
     lives.play(20, minutes=50)
     return lives
-
-
-def sweep(at: datetime) -> None:
-    RollupsSweep(AtOnce())(make_ports(clock=ManualClock(at)))
 
 
 def within(lives: Lives, window: Window, now: datetime, **wanted: object) -> list[EndedEvent]:
