@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -108,6 +108,11 @@ def account(name: str, kind: ApiKey.Kind = ApiKey.Kind.TENANT) -> Account:
     tenant, _ = Tenant.objects.get_or_create(name=name)
     _, key = create_key(tenant, kind)
     return Account(tenant, key, key_client(key))
+
+
+def with_key(account: Account, key: str) -> Account:
+    """Return the account with another key of its tenant."""
+    return replace(account, key=key, client=key_client(key))
 
 
 def key_client(key: str) -> APIClient:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from rest_framework.test import APIClient
 
 from gpus.models import AuditEntry
 from jobs.models import EndNotice
 from jobs.operations.tenants import create_key, rotate_key
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_world import Account, ApiWorld, with_key
 from tests.support.workflow_api import advance, post, put
 from workflows.execution import starts
 from workflows.execution.advancer import Advancer
@@ -23,12 +22,6 @@ from workflows.models import Node, Wait
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
 HUMAN = {"title": "?", "choose_from": ["a", "b"]}
 FORM = {"title": "?", "form": {}}
-
-
-def with_key(account: Account, key: str) -> Account:
-    client = APIClient()
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
-    return replace(account, key=key, client=client)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from jobs.domain.errors import Refused
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld, forget_keys, key_client
+from tests.support.api_world import Account, ApiWorld, forget_keys, with_key
 from tests.support.factories import make_model
 from tests.support.workflow_api import advance, post
 from workflows.models import Node, Run
@@ -27,12 +27,12 @@ def limited(acme: Account) -> Account:
     """A key of the tenant for the model a alone."""
     make_model("a")
     make_model("b")
-    return with_key(acme, ["a"])
+    return for_models(acme, ["a"])
 
 
-def with_key(acme: Account, models: list[str] | None) -> Account:
+def for_models(acme: Account, models: list[str] | None) -> Account:
     _, key = create_key(acme.tenant, ApiKey.Kind.TENANT, allowed_models=models)
-    return Account(acme.tenant, key, key_client(key))
+    return with_key(acme, key)
 
 
 def put(account: Account, name: str, definition: Any) -> Any:
@@ -118,7 +118,7 @@ def test_a_restart_takes_the_models_of_the_key_that_restarts(
     advance(world, run_id)
     assert refusal(post(limited, f"runs/{run_id}/restart"))[:2] == (403, "/nodes/x/model")
     assert Run.objects.get(id=run_id).state == "cancelled"
-    both = with_key(acme, ["a", "b"])
+    both = for_models(acme, ["a", "b"])
     assert post(both, f"runs/{run_id}/restart").status_code == 202
     assert Run.objects.get(id=run_id).key_models == ["a", "b"]
     post(acme, f"runs/{run_id}/cancel")

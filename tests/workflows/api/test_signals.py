@@ -14,9 +14,8 @@ from django.utils import timezone
 from gpus.models import AuditEntry
 from jobs.models import EndNotice
 from jobs.submission.request import KeyedRequest
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_world import Account, ApiWorld, with_key
 from tests.support.workflow_api import advance, post, put
-from tests.workflows.api.test_answers import with_key
 from workflows import signals
 from workflows.models import SentSignal, Wait
 from workflows.sweeps import old_signals
