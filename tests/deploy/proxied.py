@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,6 +27,8 @@ from dispatcher_project.supervisor.data_folder import ROOT
 CADDYFILE = ROOT / "deploy/caddy/Caddyfile"
 CADDY = shutil.which("caddy")
 CONFIGURATION = ROOT / "deploy/nginx/dispatcher.conf"
+FILES = ("/store/a/1/0?signature=x", "/api/v1/tasks/cog/key/film.mp4")
+"""Paths of requests with bodies of any length."""
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 _MAIN = """
 {user}
@@ -167,3 +171,18 @@ def _make_certificate(folder: Path) -> tuple[Path, Path]:
     text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
     (folder / "key.pem").write_bytes(text)
     return folder / "certificate.pem", folder / "key.pem"
+
+
+async def mirror(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the address, scheme, headers and length of the request as JSON."""
+    length, more = 0, True
+    while more:
+        message = await receive()
+        length += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    told = {"client": scope["client"][0], "scheme": scope["scheme"], "headers": headers, "length": length}
+    content = json.dumps(told).encode()
+    lines = [(b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": lines})
+    await send({"type": "http.response.body", "body": content, "more_body": False})

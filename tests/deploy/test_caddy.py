@@ -13,8 +13,7 @@ import requests
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.protocol import WebLimits
-from tests.deploy.proxied import CADDY, CADDYFILE, Proxy, caddy
-from tests.support.nginx import FILES, mirror
+from tests.deploy.proxied import CADDY, CADDYFILE, FILES, Proxy, caddy, mirror
 from tests.support.servers.serving import serving
 
 needs_caddy = pytest.mark.skipif(CADDY is None, reason="no Caddy on this machine")

@@ -17,9 +17,8 @@ import requests
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.protocol import WebLimits
 from jobs.events.stream import KEEP_ALIVE_SECONDS
-from tests.deploy.proxied import NGINX, Proxy, configuration, proxy
+from tests.deploy.proxied import FILES, NGINX, Proxy, configuration, mirror, proxy
 from tests.support.live_web import redis_url, tenant, web
-from tests.support.nginx import FILES, mirror
 from tests.support.servers.serving import Served, serving
 from tests.support.servers.web import Web
 from tests.support.sockets import until_closed
