@@ -18,7 +18,7 @@ from foundation.http_api.json_body import (
     about,
     choices,
 )
-from workflows.domain.plan import NeedsRule, RunningOnFailure
+from workflows.domain.plan import NeedsRule, NodeKind, RunningOnFailure
 
 NODE_NAME = r"^[a-z_][a-z0-9_]{0,63}$"
 FAIL, SKIP, DEFAULT = "fail", "skip", "default"
@@ -138,3 +138,9 @@ class Definition(Body):
     nodes: Annotated[dict[NodeName, NodeBody], Field(min_length=1)]
     output: Annotated[Any, about("The run's output: JSON with references. Default: null.")] = None
     on_failure: OnFailure | None = None
+
+
+def settings_path(key: str, kind: NodeKind) -> tuple[str, ...]:
+    """Return the path of a node's settings: beside `model` or `workflow`, else in the object of its kind."""
+    path = ("nodes", key)
+    return path if kind in (NodeKind.MODEL, NodeKind.WORKFLOW) else (*path, kind.value)

@@ -12,7 +12,7 @@ from foundation.http_api.problems import FieldError
 from foundation.json_text import same_value
 from gpus.models.model_config import MAX_SECONDS
 from jobs.domain.errors import Refused
-from workflows.definition.body import Definition, NodeBody
+from workflows.definition.body import Definition, NodeBody, settings_path
 from workflows.definition.limits import Limits
 from workflows.definition.outside import Outside
 from workflows.definition.timers import end_of_timer
@@ -94,8 +94,7 @@ class _Literals:
     def __init__(self, node: NodeSpec, limits: Limits, outside: Outside) -> None:
         self._node, self._limits, self._outside = node, limits, outside
         self._path: Path = ("nodes", node.key)
-        is_plain = node.kind in (NodeKind.MODEL, NodeKind.WORKFLOW)
-        self._inside: Path = self._path if is_plain else (*self._path, node.kind.value)
+        self._inside: Path = settings_path(node.key, node.kind)
 
     def errors(self) -> Iterator[FieldError]:
         node = self._node

@@ -12,7 +12,7 @@ from foundation.foreign_schema import SchemaRefused, compiled
 from foundation.http_api.json_body import pointer_to, read_body
 from foundation.http_api.problems import FieldError, validation_problem
 from foundation.json_text import canonical_json
-from workflows.definition.body import DEFAULT, Definition, Human, NodeBody, Signal, Wait
+from workflows.definition.body import DEFAULT, Definition, Human, NodeBody, Signal, Wait, settings_path
 from workflows.definition.limits import Limits
 from workflows.definition.literals import literal_errors
 from workflows.definition.outside import Outside
@@ -124,10 +124,7 @@ class _Reader:
         settings, options = _parts(kind, node)
         needs: set[str] = set()
         for part, template in settings.items():
-            place = (
-                (*path, part) if kind in (NodeKind.MODEL, NodeKind.WORKFLOW) else (*path, kind.value, part)
-            )
-            needs |= self._references(template, place, allowed=inner)
+            needs |= self._references(template, (*settings_path(key, kind), part), allowed=inner)
         when = self._when(node, path, outer)
         if when is not None:
             needs |= when.names
