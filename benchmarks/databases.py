@@ -1,13 +1,15 @@
-"""PostgreSQL databases that a benchmark creates and drops."""
+"""Databases that a benchmark creates and drops."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
+SQLITE = "sqlite"
 LOCAL = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
@@ -24,3 +26,19 @@ def own_database(server: str, name: str, *, keep: bool = False) -> Iterator[str]
         if not keep:
             with psycopg.connect(server, autocommit=True) as admin:
                 admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@contextmanager
+def environment_with(server: str, folder: str) -> Iterator[None]:
+    """Set the environment of a dispatcher with an empty database. server: URL of a PostgreSQL server, or
+    `SQLITE` for a file in the folder."""
+    file = nullcontext(f"sqlite:///{folder}/db.sqlite3")
+    with file if server == SQLITE else own_database(server, f"bench_{os.getpid()}") as url:
+        os.environ.update(
+            DATABASE_URL=url,
+            DJANGO_SETTINGS_MODULE="dispatcher_project.settings.base",
+            DJANGO_SECRET_KEY="of-the-benchmark",
+            DISPATCHER_LOG_LEVEL="CRITICAL",
+            DISPATCHER_NO_BOOTSTRAP="1",
+        )
+        yield

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.artifacts import bucket_of, forget_peak, peak_mb
-from benchmarks.databases import LOCAL
-from benchmarks.workflow_steps import _database
+from benchmarks.databases import LOCAL, environment_with
 
 FEW = 10
 STRANGERS = 1000
@@ -301,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR"))
         folder = Path(stack.enter_context(name))
         bucket, _ = stack.enter_context(bucket_of(folder, options.store))
-        stack.enter_context(_database(options.database, str(folder)))
+        stack.enter_context(environment_with(options.database, str(folder)))
         os.environ.update(bucket or {"DISPATCHER_ARTIFACT_STORE": str(folder / "store")})
         import django
         from django.core.management import call_command

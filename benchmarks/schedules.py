@@ -26,8 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.databases import LOCAL
-from benchmarks.workflow_steps import Stage, _database
+from benchmarks.databases import LOCAL, environment_with
+from benchmarks.workflow_steps import Stage
 
 START_SECONDS = 20.0
 """Until the first due time: sweepers need some seconds to start on a busy machine."""
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.sweep:
         _sweep()
         return
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, _database(options.database, folder):
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, environment_with(options.database, folder):
         from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
         with EmbeddedValkey(Path(folder) / "valkey", append_only=False) as valkey:

@@ -19,20 +19,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.databases import LOCAL, own_database
+from benchmarks.databases import LOCAL, environment_with
 from benchmarks.suite.figures import percentiles
 
 NODES_PER_CHAIN = 10
 WARM_UP = 20
-SQLITE = "sqlite"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bombs", type=int, default=1_000, help="due runs of one tenant (default 1,000)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, _database(options.database, folder):
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, environment_with(options.database, folder):
         from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
         with EmbeddedValkey(Path(folder) / "valkey", append_only=False) as valkey:
@@ -55,20 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found = _measure(options)
     lines = [f"{name:<42} {one}" for name, one in found.items()]
     print(json.dumps(found) if options.json else "\n".join(lines))
-
-
-@contextmanager
-def _database(server: str, folder: str) -> Iterator[None]:
-    own = nullcontext(f"sqlite:///{folder}/db.sqlite3")
-    with own if server == SQLITE else own_database(server, f"bench_steps_{os.getpid()}") as url:
-        os.environ.update(
-            DATABASE_URL=url,
-            DJANGO_SETTINGS_MODULE="dispatcher_project.settings.base",
-            DJANGO_SECRET_KEY="of-the-benchmark",
-            DISPATCHER_LOG_LEVEL="CRITICAL",
-            DISPATCHER_NO_BOOTSTRAP="1",
-        )
-        yield
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
