@@ -36,7 +36,7 @@ from verification.proving.system import OwnSystem, System, clean_environment
 MODEL = "zimg"
 WAYS = ("curl, in", "curl, out", "client, in", "client, out", "jobs")
 TRANSFERS = {"jobs": 4}
-"""Transfers of one file by a way, beside 1."""
+"""How often a way transfers each file, where that is not once."""
 
 
 def run(payload: Any, ctx: RunContext) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def test_no_other_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_that_was_published_by_a_killed_download_is_not_written(tmp_path: Path) -> None:
-    """It was killed after it had given the file its name, and the file was changed since."""
+    """The process was killed after it had named the file, and the file was changed since."""
     (tmp_path / ".ART.part").write_bytes(DATA)
     os.link(tmp_path / ".ART.part", tmp_path / "film")
     (tmp_path / "film").write_bytes(b"changed")

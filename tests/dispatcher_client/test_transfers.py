@@ -151,7 +151,7 @@ def store() -> Iterator[FakeStore]:
 
 @pytest.fixture
 def client(store: FakeStore, new_client: NewClient, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Its clock goes a second with each look, and it tries again for ten."""
+    """A client whose clock advances by a second with each read, and that retries for ten seconds."""
     seconds = itertools.count()
     monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     monkeypatch.setattr(transport, "FIRST_PAUSE_SECONDS", 0.001)

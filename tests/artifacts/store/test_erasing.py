@@ -96,7 +96,7 @@ def test_a_put_that_was_signed_before_does_not_bring_the_bytes_back(stage: Stage
 
 
 def test_a_put_stays_refused_after_the_life_of_urls_was_shortened(stage: Stage, settings: Any) -> None:
-    """A row knows how long its URL lives; of one of an earlier version the longest life is assumed."""
+    """A row stores when its URL expires; for one of an earlier version the longest life is assumed."""
     before = settings.DISPATCHER
     for of_earlier_version in (False, True):
         settings.DISPATCHER = replace(before, artifact_url_seconds=7200.0)

@@ -150,7 +150,7 @@ def test_a_waiting_attempt_is_adopted_and_polled(shop):
 
 
 def test_a_worker_does_not_adopt_its_own_run(shop):
-    """It stood still until its lease had expired, and is about to end the run under the old epoch."""
+    """The worker was suspended until its lease had expired, and will end the run under the old epoch."""
     hands = by_hand(shop)
     job, attempt_id = handed_over(hands)
     lease = Lease("m", "gpu-1/0", job.id, attempt_id, 1, "m", str(job.tenant_id), 5, 0, 0, 0.0)
