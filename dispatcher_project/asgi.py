@@ -80,12 +80,11 @@ def heavy_at_once() -> int:
 
 def begin_presence() -> Callable[[], None]:
     """Write this web process's sign of life every few seconds; call the returned function to end it."""
-    from gpus.models import Process
-    from jobs.execution.presence import Presence
+    from dispatcher_project.wiring import make_web_presence
     from jobs.ports import production_ports
 
     ports = production_ports()
-    presence = Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
+    presence = make_web_presence(ports)
     presence.start()
 
     def end() -> None:

@@ -26,9 +26,11 @@ from workflows.schedules.models import reopen
 if TYPE_CHECKING:
     from gpus.protocol import Lease, ModelSpec
     from gpus.runners.base import Runner
+    from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.execution.gpu_worker import GpuWorker
     from jobs.execution.presence import Presence
     from jobs.sweeps.runner import Runner as SweepRunner
+    from workflows.execution.due_runs import DueRuns
 
 
 def make_production_ports() -> Ports:
@@ -103,6 +105,29 @@ def make_sweep_runner() -> SweepRunner:
     from jobs.sweeps.runner import Runner
 
     return Runner(production_ports(), Sweeps().entries)
+
+
+def make_delivery_worker() -> DeliveryWorker:
+    """Make the worker that sends this process's callbacks; it is not started."""
+    from jobs.callbacks.delivery_worker import DeliveryWorker
+
+    return DeliveryWorker(production_ports())
+
+
+def make_due_runs() -> DueRuns:
+    """Make what advances the workflow runs that are due in this process."""
+    from workflows.execution.advancer import Advancer
+    from workflows.execution.due_runs import DueRuns
+
+    return DueRuns(Advancer(production_ports()))
+
+
+def make_web_presence(ports: Ports) -> Presence:
+    """Make the sign of life of a web process, which also writes the refusals that it counted."""
+    from gpus.models import Process
+    from jobs.execution.presence import Presence
+
+    return Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
 
 
 def make_presence(queues: Collection[str], sweeps: SweepRunner | None) -> Presence:

@@ -168,3 +168,13 @@ def test_planted_state_of_a_module_is_found() -> None:
     assert not has_global_statement('"""Of\n    global limits."""\n')
     assert _MADE_ONCE_BY.findall("@lru_cache(maxsize=1)\ndef found() -> int:\n    return 1\n") == ["found"]
     assert not _MADE_ONCE_BY.findall("@cache\ndef found(name: str) -> int:\n    return 1\n")
+
+
+_WIRED = ("DeliveryWorker", "DueRuns", "GpuWorker", "Presence")
+"""Parts of production that only `dispatcher_project.wiring` makes, and for the simulation `verification`."""
+_MAKES_WIRED = re.compile(rf"(?<!class )(?<!\w)(?:{'|'.join(_WIRED)})\(")
+
+
+def test_only_wiring_makes_the_parts_of_production() -> None:
+    makers = {name for name, text in product_files() if _MAKES_WIRED.search(text)}
+    assert {name for name in makers if not name.startswith("verification/")} == {"dispatcher_project/wiring.py"}

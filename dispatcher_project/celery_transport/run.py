@@ -132,18 +132,14 @@ def run_queue_worker(
     callbacks: DeliveryWorker | None = None
     parts: list[Drained] = []
     if CALLBACKS_QUEUE in queues:
-        from jobs.callbacks.delivery_worker import DeliveryWorker
-
-        callbacks = DeliveryWorker(production_ports())
+        callbacks = wiring.make_delivery_worker()
         deliver.hand(callbacks)
         callbacks.start()
         parts.append(callbacks)
     if WORKFLOWS_QUEUE in queues:
-        from workflows.execution.advancer import Advancer
-        from workflows.execution.due_runs import DueRuns
         from workflows.tasks import follow
 
-        due_runs = DueRuns(Advancer(production_ports()))
+        due_runs = wiring.make_due_runs()
         follow.hand(due_runs)
         parts.append(due_runs)
     sweeps: SweepRunner | None = None
