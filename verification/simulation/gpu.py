@@ -13,12 +13,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from artifacts.store.contract import StoreError
+from foundation.ids import made_at
 from gpu_host.node.admission import CANCELLED_ANSWER, Admission, Refused
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
 from gpu_host.node.runs import Counters, Run, RunLog, RunOrder
 from gpu_host.node.work import failed_answer
-from verification.simulation.scheduler import Event, Process, Scheduler
+from verification.simulation.scheduler import START, Event, Process, Scheduler
 
 _HANDLER = Handler("", lambda payload, ctx: None)
 Fetch = Callable[[str], bytes]
@@ -84,8 +85,11 @@ class GpuServer:
         self.wrong_files: list[str] = []
         self.only_here_known: Callable[[RunRecord], bool] = lambda ran: False
         """Returns True if worker, database and Redis have all lost the run."""
+        self.index_lost_since: Callable[[float], bool] = lambda at: False
+        """Returns True if Redis has lost an index since that virtual time."""
         self._scheduler, self._chance, self._fetch_url, self._push = scheduler, chance, fetch, push
-        self._fences: dict[str, int] = {}
+        self._newest: dict[str, tuple[int, str]] = {}
+        """By slot: the highest fence seen, and its attempt."""
         self._late: set[str] = set()
         self._old: set[str] = set()
         self._senders: dict[str, str] = {}
@@ -155,8 +159,10 @@ class GpuServer:
         order = RunOrder(
             _HANDLER, payload, headers["X-Job-Id"], headers["Idempotency-Key"], True, headers["X-Slot"], fence
         )
-        is_late = int(headers["X-Fence"]) < self._fences.get(order.slot, 0) or order.attempt_id in self._late
-        self._fences[order.slot] = max(int(headers["X-Fence"]), self._fences.get(order.slot, 0))
+        request = int(headers["X-Fence"]), order.attempt_id
+        newest = self._newest.setdefault(order.slot, request)
+        is_late = request[0] < newest[0] or order.attempt_id in self._late
+        self._newest[order.slot] = max(newest, request)
         admission = self._admission
         try:
             run, is_new = admission.admit(order)
@@ -164,7 +170,7 @@ class GpuServer:
             if refused.status == 503 and not is_late:
                 self._judge(order)
             self.late_senders += is_late
-            if refused.code == "stale_fence" and order.attempt_id not in self._late | self._old:
+            if refused.code == "stale_fence" and not self._may_refuse(order):
                 self.refused_fences.append(
                     f"{self.name} at {self._scheduler.now:.2f} refused fence {fence} of "
                     f"{order.attempt_id} of {order.job_id}, which did not come late to {order.slot}"
@@ -180,6 +186,14 @@ class GpuServer:
                 self._done[run.id].wait()
             return self._state(admission, run)
         return _json({"status": "processing", "job_id": run.id})
+
+    def _may_refuse(self, order: RunOrder) -> bool:
+        """Return True if the request of an old fence is a late one: its sender was stopped; or its lease was
+        lost with the index while this server hung, and the request of the slot's next claim is here."""
+        if order.attempt_id in self._late | self._old:
+            return True
+        claimed_at, newest = made_at(order.attempt_id), made_at(self._newest[order.slot][1])
+        return claimed_at < newest and self.index_lost_since(claimed_at - START.timestamp())
 
     def _judge(self, order: RunOrder) -> None:
         """A full machine is the dispatcher's fault.

@@ -111,6 +111,37 @@ def test_a_run_that_only_its_server_knows_excuses_a_server_that_names_no_jobs(
     assert (server.oversubscribed == []) is is_excused
 
 
+@pytest.mark.parametrize(("is_index_lost", "is_excused"), [(True, True), (False, False)])
+def test_a_request_that_waited_in_a_hung_server_is_excused_if_its_lease_was_lost(
+    is_index_lost: bool, is_excused: bool
+) -> None:
+    """The request of the slot's next claim is read before it."""
+    server = serve_in_turn([(SECOND, 2), (FIRST, 1)], is_index_lost=is_index_lost)
+    assert (server.refused_fences == []) is is_excused
+    assert [one.attempt_id for one in server.ran] == [SECOND]
+    assert server.late_senders == 1
+
+
+def test_a_later_claim_with_a_lower_fence_is_no_late_request() -> None:
+    """Fences fell, even if Redis has lost the index in between."""
+    server = serve_in_turn([(FIRST, 2), (SECOND, 1)], is_index_lost=True)
+    (refused,) = server.refused_fences
+    assert f"refused fence 1 of {SECOND}" in refused
+
+
+def serve_in_turn(requests: list[tuple[str, int]], *, is_index_lost: bool) -> GpuServer:
+    """Let a server read requests in this order: attempt and fence, of one slot."""
+    scheduler, chance = Scheduler(1), random.Random(1)
+    server = GpuServer("gpu", scheduler, chance, slots=2, is_async=False)
+    server.index_lost_since = lambda at: is_index_lost
+    link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
+    for number, (attempt, fence) in enumerate(requests, 1):
+        scheduler.spawn(Process(f"sender {number}"), sender(link, attempt, fence))
+        scheduler.run(float(number))
+    scheduler.end()
+    return server
+
+
 @dataclass
 class Remembered:
     """What the world knows of a run of worker-1 that began after two seconds."""
