@@ -535,11 +535,12 @@ def _joined(rows: _Rows, node: Node, state: MapState) -> Iterator[str]:
     except OverBudget:  # references can't read it
         artifact = Artifact.objects.get(id=node.output_artifact or "")
         found = json.loads(rows.ports.artifact_store.read(artifact.key, 0, artifact.bytes))
-    # a dead letter that was retried after the map had ended leaves the list as the nodes after it saw it
+    # what was retried or restarted after the map had ended leaves the list as the nodes after it saw it
     retried = {
         child.index
         for child in rows.children(node.base, state.first_round, node.round)
-        if child.job_id in rows.jobs and rows.jobs[child.job_id].round > 1
+        for work in (rows.jobs.get(child.job_id or ""), rows.child_runs.get(child.id))
+        if work is not None and work.round > 1
     }
     if len(found) != len(wanted) or any(
         one != other and not (one is None and index in retried)

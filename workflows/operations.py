@@ -53,6 +53,7 @@ from workflows.execution.notices import due_notice
 from workflows.execution.open_limits import refuse_too_many_sub_runs
 from workflows.execution.outside import OutsideOfTenant
 from workflows.execution.recursion import refuse_recursion
+from workflows.execution.retried import refuse_unwanted
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import size_of_answer, write_ends
 from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of
@@ -437,7 +438,7 @@ def restart_run(
 
     key_models: models that the API key may submit to, and the run may use from now on; None: all of the
     tenant's. by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased,
-    UnknownNode, NothingToRestart, ModelNotAllowed, TooManyRuns, and what a start raises for quota, rate and
+    UnknownNode, OutputNotWanted, NothingToRestart, ModelNotAllowed, TooManyRuns, and what a start raises for quota, rate and
     queue of the tenant.
     """
     runs = Run.objects.select_related("version")
@@ -505,6 +506,7 @@ def _nodes_again(run: Run, plan: Plan, keys: Collection[str] | None) -> set[str]
         raise RunErased
     if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
         raise UnknownNode(f"There is no node {unknown[0][:64]}.")
+    refuse_unwanted(run)
     states = {key: NodeState(state) for key, state in run.node_states.items()}
     again = nodes_to_restart(plan, states, keys)
     if not again and NodeState.PENDING not in states.values():

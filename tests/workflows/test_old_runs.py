@@ -60,9 +60,10 @@ def test_a_run_that_is_restarted_after_the_sweep_has_read_it_stays(
 
 def test_a_sub_run_that_is_restarted_keeps_the_old_run_above_it(desk: Desk) -> None:
     desk.put("sub", {"nodes": {"ask": ASK}})
-    run = desk.cancel(desk.advance(desk.start({"nodes": {"s": {"workflow": "sub"}}})))
+    run = desk.advance(desk.start({"nodes": {"s": {"workflow": "sub"}}}))
+    child = desk.cancel(Run.objects.get(depth=1))
+    assert desk.advance(run).state == "failed"
     make_old()
-    child = Run.objects.get(depth=1)
     operations.restart_run(child.id, ports=desk.ports)
     assert desk.advance(child).state == "running"
     assert old_runs.sweep(desk.ports) == SweepCount(looked=1)

@@ -18,10 +18,11 @@ from jobs.reports.jobs import JobFilter
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
+from workflows.domain.errors import OutputNotWanted
 from workflows.domain.states import RunState
 from workflows.execution.notices import delete_of_ended
 from workflows.execution.retried import end_postponed, postponed_of, take_retried
-from workflows.models import MapState, Node, Run
+from workflows.models import MapState, Node, Run, Wait
 from workflows.sweeps import cancelling_runs, lost_ends
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -538,3 +539,85 @@ def test_a_dead_letter_of_a_run_past_its_deadline_is_retried(theatre: Theatre, r
     repair(letter)
     assert Job.objects.get(id=letter).round == 2
     theatre.until(run, lambda: run.round == 2 or run.state != RunState.RUNNING)
+
+
+def with_sub_run(theatre: Theatre, **more: Any) -> tuple[Run, Run]:
+    """Return a run and its sub-run, which wait for an answer to the sub-run's question."""
+    ask = {"human": {"title": "?", "choose_from": [1, 2]}}
+    theatre.put("child", {"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
+    sub = {"workflow": "child", **more}
+    last = model(payload={"echo": {"$ref": "sub"}})
+    run = theatre.start({"nodes": {"sub": sub, "last": last}, "output": {"$ref": "last.echo"}})
+    theatre.until(run, lambda: Wait.objects.exists())
+    return run, Run.objects.get(depth=1)
+
+
+def answer_again(theatre: Theatre, run: Run, child: Run) -> None:
+    """Restart a sub-run, and answer its question."""
+    operations.restart_run(child.id, ports=theatre.ports)
+    theatre.until(run, lambda: Wait.objects.filter(node__run=child, answered_at=None).exists())
+    operations.answer_wait(child, "ask", 2, by="key:me", ports=theatre.ports)
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("more", [{}, {"map": {"count": 1}}])
+def test_a_restarted_sub_run_that_was_cancelled_alone_lets_its_parent_go_on(
+    theatre: Theatre, more: dict[str, Any]
+) -> None:
+    run, child = with_sub_run(theatre, **more)
+    operations.cancel_run(child.id, ports=theatre.ports)
+    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    assert (run.state, states(run)["last"]) == (RunState.FAILED, "cancelled")
+    answer_again(theatre, run, child)
+    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    assert (run.round, run.output) == (2, [2] if more else 2)
+
+
+def test_a_restarted_sub_run_that_was_cancelled_alone_lets_a_running_parent_go_on(theatre: Theatre) -> None:
+    ask = {"human": {"title": "?", "choose_from": [1, 2]}}
+    theatre.put("child", {"nodes": {"ask": ask}})
+    nodes = {"sub": {"workflow": "child"}, "last": model(needs=["sub"]), "other": ask}
+    run = theatre.start({"nodes": nodes})
+    theatre.until(run, lambda: Wait.objects.count() == 2)
+    child = Run.objects.get(depth=1)
+    operations.cancel_run(child.id, ports=theatre.ports)
+    theatre.until(run, lambda: states(run)["last"] == "cancelled")
+    answer_again(theatre, run, child)
+    theatre.until(run, lambda: states(run)["last"] == "completed")
+    assert (run.state, run.round) == (RunState.RUNNING, 1)
+
+
+def test_a_sub_run_whose_output_its_parent_would_drop_is_not_restarted(theatre: Theatre) -> None:
+    run, child = with_sub_run(theatre)
+
+    def refusal() -> str:
+        with pytest.raises(OutputNotWanted) as refused:
+            operations.restart_run(child.id, keys=["ask"], ports=theatre.ports)
+        assert (refused.value.code, refused.value.status) == ("output_not_wanted", 409)
+        child.refresh_from_db()
+        assert child.round == 1
+        return str(refused.value)
+
+    operations.cancel_run(child.id, ports=theatre.ports)
+    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    operations.restart_run(run.id, ports=theatre.ports)
+    assert "restart the newest sub-run" in refusal()
+    theatre.until(run, lambda: Wait.objects.filter(answered_at=None).exists())
+    operations.cancel_run(run.id, ports=theatre.ports)
+    assert "is being cancelled; once it has ended, restart that run" in refusal()
+    cancelling_runs.sweep(theatre.ports)
+    theatre.until(run, lambda: run.state == RunState.CANCELLED)
+    assert 'was cancelled; restart that run with {"nodes": ["sub"]}' in refusal()
+
+
+def test_a_sub_run_whose_output_was_taken_is_not_restarted(theatre: Theatre) -> None:
+    """On any level: the run between them would open a new round, too."""
+    theatre.put("grandchild", {"nodes": {"x": faulty()}})
+    sub = {"workflow": "grandchild"}
+    after = model(needs=["sub"], needs_rule="all_done")
+    theatre.put("child", {"nodes": {"sub": sub, "after": after}, "output": 1})
+    run = theatre.to_end(theatre.start({"nodes": {"sub": {"workflow": "child"}}}))
+    assert run.state == RunState.COMPLETED
+    grandchild = Run.objects.get(depth=2)
+    with pytest.raises(OutputNotWanted, match=f"{run.id}.* took its output"):
+        operations.restart_run(grandchild.id, ports=theatre.ports)

@@ -435,7 +435,8 @@ class RestartRun(WorkflowView):
         parameters=(RUN_ID,),
         tag="workflows",
         description="The other nodes keep their outputs. A map runs only its failed items again. 409: the "
-        "run has not ended, or `nothing_to_restart`.",
+        "run has not ended, `nothing_to_restart`, or `output_not_wanted`: of a sub-run, whose parent would "
+        "drop its output.",
     )
     def post(self, request: Request, run_id: str) -> Response:
         run = visible_run(request, run_id)

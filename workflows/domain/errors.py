@@ -71,6 +71,13 @@ class NothingToRestart(Refused):
     status = 409
 
 
+class OutputNotWanted(Refused):
+    """The run that it is a part of would drop its output."""
+
+    code = "output_not_wanted"
+    status = 409
+
+
 class RunNotOver(Refused):
     """The run has not ended; its data can't be erased yet. Cancel it, or wait."""
 

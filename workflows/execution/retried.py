@@ -1,5 +1,6 @@
-"""Goes on with a run whose dead letter an operator retried with success: the job's node counts as
-completed, and the nodes after it run. Other failed nodes stay failed; a restart runs them again.
+"""Goes on with a run whose dead letter an operator retried with success, or whose sub-run was restarted with
+success: the node counts as completed, and the nodes after it run. Other failed nodes stay failed; a restart
+runs them again.
 
 A success is ignored if a restart has run the node again since, or the run was cancelled. It is postponed
 while the run is not over and a node after the failed one has begun with what the failure left it: once the
@@ -21,6 +22,7 @@ from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from workflows.definition.read import read_definition
 from workflows.domain.advance import NEEDS_SKIPPED, NEEDS_UNMET, Window, nodes_to_restart
+from workflows.domain.errors import OutputNotWanted
 from workflows.domain.plan import NodeKind, Plan
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.notices import due_notice
@@ -29,6 +31,8 @@ from workflows.execution.reads import EndedNodes
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
 
 _POSTPONED = "later:"
+_BAD = NodeState.FAILED, NodeState.CANCELLED
+"""States of nodes that a later success completes: a sub-run may have been cancelled alone."""
 
 
 def postponed_of(run_id: str) -> str:
@@ -179,11 +183,38 @@ def is_cancelled(run: Run) -> bool:
     return False
 
 
+def refuse_unwanted(run: Run) -> None:
+    """Raise OutputNotWanted if a run that this one is a part of would drop the output of its next round."""
+    part = run
+    while part.parent_node_id is not None:
+        node = Node.objects.select_related("run").defer("settings", "output").get(id=part.parent_node_id)
+        if (why := _drops(node.run, node)) is not None:
+            raise OutputNotWanted(f"Run {node.run_id}, whose node {node.key} is run {part.id}, {why}.")
+        part = node.run
+
+
+def _drops(run: Run, node: Node) -> str | None:
+    """Return why a run would drop a later success of its node's sub-run, and what to do; None if it would
+    take it."""
+    restart = f'restart that run with {{"nodes": ["{node.base}"]}}'
+    if run.erase_requested_at is not None:
+        return "was erased; start a new run"
+    if run.state == RunState.CANCELLED:
+        return f"was cancelled; {restart}"
+    if run.state == RunState.RUNNING and run.cancel_requested_at is not None:
+        return f"is being cancelled; once it has ended, {restart}"
+    if node.finished_at is None or _is_newest_failure(run, node):
+        return None
+    if node.state in _BAD:
+        return "has run this node again since; restart the newest sub-run of the node"
+    return f"took its output; once it has ended, {restart}"
+
+
 def _is_newest_failure(run: Run, node: Node) -> bool:
     """Return True if this node, or item of a map, has failed and was not restarted since."""
-    if node.state != NodeState.FAILED:
+    if node.state not in _BAD:
         return False
-    if node.index is None and run.node_states[node.base] != NodeState.FAILED:
+    if node.index is None and run.node_states[node.base] not in _BAD:
         return False
     return not Node.objects.filter(run=run, key=node.base, round__gt=node.round).exists()
 
@@ -200,7 +231,7 @@ def _take_output(run: Run, node: Node, ended: EndedNodes) -> bool:
 
 def _has_gone_on(run: Run, plan: Plan, node: Node) -> bool:
     """Return True if a node after this failed one has begun, or the handler of failures."""
-    if run.node_states[node.base] != NodeState.FAILED:
+    if run.node_states[node.base] not in _BAD:
         return False  # an item of a map that has not failed: the nodes after it do not depend on it
     if plan.on_failure is not None and run.node_states[plan.on_failure.key] != NodeState.PENDING:
         return True
