@@ -57,6 +57,9 @@ class Artifact(models.Model):
         ]
         indexes = [
             models.Index(fields=["tenant_id", "-id"], name="artifact_of_tenant_idx"),
+            # lists of one state, of a tenant and for operators
+            models.Index(fields=["tenant_id", "state", "-id"], name="artifact_tenant_state_idx"),
+            models.Index(fields=["state", "-id"], name="artifact_state_idx"),
             # sums of a tenant's bytes and promises are read from the index alone
             models.Index(
                 fields=["tenant_id", "state", "bytes"],

@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from jobs.migrations._concurrently import AddIndex, RemoveIndex
+from foundation.database.index_operations import AddIndex, RemoveIndex
 
 
 class Migration(migrations.Migration):

@@ -1,7 +1,7 @@
 import django.core.validators
 from django.db import migrations, models
 
-from jobs.migrations._concurrently import AddIndex, in_transaction
+from foundation.database.index_operations import AddIndex, in_transaction
 
 
 class Migration(migrations.Migration):

@@ -1,7 +1,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-from jobs.migrations._concurrently import AddIndex
+from foundation.database.index_operations import AddIndex
 
 
 class Migration(migrations.Migration):

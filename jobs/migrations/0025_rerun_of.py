@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from jobs.migrations._concurrently import AddIndex
+from foundation.database.index_operations import AddIndex
 
 
 class Migration(migrations.Migration):

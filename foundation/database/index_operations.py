@@ -19,7 +19,7 @@ def in_transaction(operation: Operation) -> Operation:
     SQLite alters most columns by copying the table. Without a transaction, what older processes write between
     the copy and the renaming is lost: a rolling upgrade lost ends of jobs so.
     """
-    operation.atomic = True
+    operation.atomic = True  # type: ignore[misc]
     return operation
 
 
