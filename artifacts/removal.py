@@ -4,7 +4,8 @@ found by listing the store.
 The order of a removal: the row becomes `gone` under its lock, which ends each access through the API, then
 the object is removed, then `removed_at` is set. While `removed_at` is empty, no artifact with the same
 content can be promised, so the late removal of an old object never hits a new one. A removal has a row to
-itself for two minutes (`_claim`); one that failed, or was interrupted, is due again after that.
+itself for two minutes (`_claim`); one that failed, or was interrupted, is due again after that. The sweeps
+remove up to `_TOGETHER` objects between one transaction that claims their rows and one that records.
 
 While a signed PUT of the object may still be valid, an empty object takes its place (`Store.block`): the PUT
 is refused, so erased bytes do not come back. A day later, the empty object is one that no row knows.
@@ -13,14 +14,16 @@ is refused, so erased bytes do not come back. A day later, the empty object is o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
 
 from artifacts.errors import InUse
 from artifacts.keys import ObjectKey
@@ -42,6 +45,8 @@ ERASED_AT_ONCE = 100
 _REMOVAL_TIME = timedelta(minutes=2)
 """A removal has its row to itself for so long: the slower one of two at a time could hit an object that was
 uploaded again after the faster one."""
+_BATCH_TIME = timedelta(seconds=10)
+"""A batch begins no further removal after this time: its contents can't be promised before it is recorded."""
 _MOST_FAILURES = 5
 """After so many failed removals in a row, the store is taken to be away."""
 _PUT_MARGIN = timedelta(minutes=20)
@@ -50,6 +55,7 @@ store was asked a moment later."""
 _ERASING_SECONDS = 20.0
 """The request begins no further removal after this time."""
 _TOGETHER, _AT_ONCE = 100, 8
+_Some = TypeVar("_Some")
 _USES = ArtifactUse.objects.filter(artifact_id=OuterRef("pk"))
 
 
@@ -84,25 +90,19 @@ def announce_unused(now: datetime, most: int) -> int:
 def remove_announced(store: Store, now: datetime, most: int) -> Removed:
     """Remove artifacts whose tombstone is old enough and that are still unused; finish removals that were
     interrupted. At most `most`. One object that the store does not remove does not stop the others."""
-    due = Artifact.objects.filter(tombstoned_at__lt=now - TOMBSTONE_TIME, removed_at=None)
-    ids = list(due.order_by("tombstoned_at").values_list("pk", flat=True)[:most])
+    due = _due(now).order_by("tombstoned_at")
+    ids = list(due.values_list("pk", flat=True)[:most])
     removal = _Removal(store, now)
     for some in _pages(ids):
-        with transaction.atomic():
-            locked = _locked(some)
-            used = _used(locked)
-            rows = Artifact.objects.filter(tombstoned_at__lt=now - TOMBSTONE_TIME)
-            rows.filter(pk__in=used).update(tombstoned_at=None, expires_at=now + IN_USE_TIME)
-            rows.filter(pk__in=[pk for pk in locked if pk not in used]).update(state=State.GONE)
-        for row in Artifact.objects.filter(pk__in=some, state=State.GONE, removed_at=None):
-            if not removal.goes_on:
-                break
-            removal.of(row)
+        if not removal.goes_on:
+            break
+        removal.of_announced(some)
     return removal.done(len(ids))
 
 
 class _Removal:
-    """Removals of a step, until the store seems to be away."""
+    """Removals of a step, until the store seems to be away. A batch is claimed in one transaction, its
+    objects are removed outside of any, and another transaction records what became of them."""
 
     def __init__(self, store: Store, now: datetime) -> None:
         self._store, self._began_at, self._began = store, now, time.monotonic()
@@ -113,53 +113,101 @@ class _Removal:
     def goes_on(self) -> bool:
         return self._in_a_row < _MOST_FAILURES
 
-    def of(self, row: Artifact) -> None:
-        """Remove the object of an announced artifact, unless another process does."""
+    def of_announced(self, ids: Sequence[str]) -> None:
+        """Remove the objects of announced artifacts, except those that another process removes."""
         now = self._now()
-        rows = Artifact.objects.filter(pk=row.pk, state=State.GONE, removed_at=None)
-        if rows.filter(tombstoned_at__lt=now - TOMBSTONE_TIME).update(tombstoned_at=_claim(now)):
-            self._count(lambda: _remove_object(row, self._store, now))
-
-    def of_unknown(self, one: StoredObject) -> None:
-        """Remove an object under a row of its own, which keeps its content from being promised meanwhile. If
-        the store does not remove it, `remove_announced` finds the row."""
-        now = self._now()
-        row = Artifact(
-            id=new_id(now.timestamp()),
-            tenant_id=one.key.tenant_id,
-            sha256=one.key.sha256,
-            bytes=one.bytes,
-            state=State.GONE,
-            created_at=now,
-            expires_at=now,
-            tombstoned_at=_claim(now),
-        )
+        claim = _claim(now) + _BATCH_TIME
+        rows = _claim_unused(ids, now, claim)
+        batch = _Batch(row.pk for row in rows)
         try:
+            for row in self._begun(rows, batch):
+                self._count(partial(_remove_object, row, self._store, now), row.pk, batch)
+        finally:
+            mine = Artifact.objects.filter(state=State.GONE, removed_at=None)
             with transaction.atomic():
-                row.save(force_insert=True)
-        except IntegrityError:  # promised meanwhile
-            return
-        if self._count(lambda: self._store.remove(one.key)):
-            row.delete()
+                mine.filter(pk__in=batch.removed).update(removed_at=now)
+                due_again = now - TOMBSTONE_TIME - _REMOVAL_TIME
+                mine.filter(pk__in=batch.left, tombstoned_at=claim).update(tombstoned_at=due_again)
+
+    def of_unknown(self, objects: Sequence[StoredObject]) -> None:
+        """Remove objects under rows of their own, which keep their contents from being promised meanwhile.
+        If the store does not remove one, `remove_announced` finds its row."""
+        now = self._now()
+        made = [
+            Artifact(
+                id=new_id(now.timestamp()),
+                tenant_id=one.key.tenant_id,
+                sha256=one.key.sha256,
+                bytes=one.bytes,
+                state=State.GONE,
+                created_at=now,
+                expires_at=now,
+                tombstoned_at=_claim(now) + _BATCH_TIME,
+            )
+            for one in objects
+        ]
+        Artifact.objects.bulk_create(made, ignore_conflicts=True)  # one promised meanwhile has a row
+        rows = list(Artifact.objects.filter(pk__in=[row.pk for row in made]))
+        batch = _Batch(row.pk for row in rows)
+        try:
+            for row in self._begun(rows, batch):
+                self._count(partial(self._store.remove, row.key), row.pk, batch)
+        finally:  # a listing finds the objects that are left
+            Artifact.objects.filter(pk__in=[*batch.removed, *batch.left]).delete()
 
     def done(self, looked: int) -> Removed:
         return Removed(looked, self._removed, self._failed, self._fault)
 
-    def _count(self, remove: Callable[[], None]) -> bool:
+    def _begun(self, rows: Sequence[Artifact], batch: _Batch) -> Iterator[Artifact]:
+        """Yield rows whose removal begins now, as long as the batch has time."""
+        until = time.monotonic() + _BATCH_TIME.total_seconds()
+        for row in rows:
+            if not self.goes_on or time.monotonic() > until:
+                return
+            batch.left.remove(row.pk)
+            yield row
+
+    def _count(self, remove: Callable[[], None], pk: str, batch: _Batch) -> None:
         try:
             remove()
         except StoreError as error:
             self._failed += 1
             self._in_a_row += 1
             self._fault = str(error)
-            return False
+            return
+        batch.removed.append(pk)
         self._removed += 1
         self._in_a_row = 0
-        return True
 
     def _now(self) -> datetime:
         """The time: a step may last longer than `_REMOVAL_TIME`."""
         return self._began_at + timedelta(seconds=time.monotonic() - self._began)
+
+
+class _Batch:
+    """Ids of rows whose objects are removed together. left: their removal has not begun."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self.left, self.removed = set(ids), list[str]()
+
+
+def _due(now: datetime) -> QuerySet[Artifact]:
+    return Artifact.objects.filter(tombstoned_at__lt=now - TOMBSTONE_TIME, removed_at=None)
+
+
+def _claim_unused(ids: Sequence[str], now: datetime, claim: datetime) -> list[Artifact]:
+    """Make those of these artifacts gone that are still due and unused, and return them; take back the
+    tombstones of the used ones. Another process that comes meanwhile waits, and finds none due."""
+    with transaction.atomic():
+        rows = list(_due(now).select_for_update().filter(pk__in=ids).order_by("pk"))
+        used = _used([row.pk for row in rows])
+        unused = [row for row in rows if row.pk not in used]
+        if used:
+            Artifact.objects.filter(pk__in=used).update(tombstoned_at=None, expires_at=now + IN_USE_TIME)
+        Artifact.objects.filter(pk__in=[row.pk for row in unused]).update(
+            state=State.GONE, tombstoned_at=claim
+        )
+    return unused
 
 
 def _claim(now: datetime) -> datetime:
@@ -178,6 +226,7 @@ def remove_now(artifact_id: str, store: Store, now: datetime) -> None:
         if not rows.update(state=State.GONE, tombstoned_at=_claim(now)):
             return  # removed, or its removal has begun
     _remove_object(Artifact.objects.get(pk=artifact_id), store, now)
+    Artifact.objects.filter(pk=artifact_id, state=State.GONE).update(removed_at=now)
 
 
 def erase_unused(artifact_ids: Iterable[str], now: datetime) -> list[str]:
@@ -289,10 +338,10 @@ def remove_unknown(
         if attempt in live:
             old.pop(key, None)
     removal = _Removal(store, now)
-    for one in old.values():
+    for some in _pages(list(old.values())):
         if not removal.goes_on:
             break
-        removal.of_unknown(one)
+        removal.of_unknown(some)
     return removal.done(len(objects))
 
 
@@ -300,7 +349,6 @@ def _remove_object(row: Artifact, store: Store, now: datetime) -> None:
     if row.upload:
         store.abandon_parts(row.key, row.upload)
     _end_object(row, store, now)
-    Artifact.objects.filter(pk=row.pk, state=State.GONE).update(removed_at=now)
 
 
 def _end_object(row: Artifact, store: Store, now: datetime) -> None:
@@ -324,5 +372,5 @@ def _used(ids: Sequence[str]) -> set[str]:
     return set(rows.values_list("pk", flat=True))
 
 
-def _pages(ids: Sequence[str]) -> list[Sequence[str]]:
-    return [ids[first : first + _TOGETHER] for first in range(0, len(ids), _TOGETHER)]
+def _pages(some: Sequence[_Some]) -> list[Sequence[_Some]]:
+    return [some[first : first + _TOGETHER] for first in range(0, len(some), _TOGETHER)]

@@ -16,10 +16,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from artifacts import removal
+from artifacts.errors import BeingRemoved
 from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, ArtifactUse, ByteChange, RunUpload
 from artifacts.store.contract import StoreUnavailable
 from artifacts.store.local import LocalStore
+from artifacts.uploads import Wanted, promise
 from artifacts.uses import lock_for_use
 from foundation.ids import new_id
 from jobs.domain.states import AttemptState
@@ -215,18 +217,73 @@ def test_an_object_is_removed_by_one_process_at_a_time(ports: Ports, monkeypatch
     long_ago = ports.clock.now() - timedelta(hours=2)
     first, second = (make_artifact(ports, data, tombstoned_at=long_ago) for data in (b"1", b"2"))
     real, removed = LocalStore.remove, list[ObjectKey]()
+    wanted = Wanted(second.tenant_id, second.sha256, second.bytes)
 
     def remove(store: LocalStore, key: ObjectKey) -> None:
         removed.append(key)
-        if len(removed) == 1:  # meanwhile another process sweeps, and the other content is uploaded again
-            unused_artifacts.sweep(ports)
-            make_artifact(ports, b"2", expires_in=HOUR)
+        if len(removed) == 1:  # meanwhile another process sweeps, and the other content is promised
+            assert unused_artifacts.sweep(ports).looked == 0
+            with pytest.raises(BeingRemoved):
+                promise(wanted, store, ports.clock.now())
         real(store, key)
 
     monkeypatch.setattr(LocalStore, "remove", remove)
     unused_artifacts.sweep(ports)
     assert sorted(removed) == sorted([first.key, second.key])
-    assert has_object(ports, second)
+    assert promise(wanted, ports.artifact_store, ports.clock.now()).upload is not None
+
+
+@pytest.mark.database
+def test_many_objects_are_removed_in_few_statements(ports: Ports) -> None:
+    long_ago = ports.clock.now() - timedelta(hours=2)
+    rows = [make_artifact(ports, b"%d" % number, tombstoned_at=long_ago) for number in range(60)]
+    with CaptureQueriesContext(connection) as queries:
+        done = removal.remove_announced(ports.artifact_store, ports.clock.now(), 100)
+    assert (done.looked, done.removed) == (60, 60)
+    assert {state(row) for row in rows} == {("gone", True, True)}
+    for number in range(60):
+        unknown(ports, b"unknown %d" % number, age=25 * HOUR)
+    listed = list(ports.artifact_store.objects())
+    with CaptureQueriesContext(connection) as of_unknown:
+        assert removal.remove_unknown(listed, ports.artifact_store, ports.clock.now()).removed == 60
+    assert len(queries) <= 12
+    assert len(of_unknown) <= 16
+
+
+@pytest.mark.database
+def test_what_a_batch_has_no_time_for_is_due_at_once(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    long_ago = ports.clock.now() - timedelta(hours=2)
+    rows = [make_artifact(ports, b"%d" % number, tombstoned_at=long_ago) for number in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "_BATCH_TIME", timedelta(seconds=-1))
+        assert removal.remove_announced(ports.artifact_store, ports.clock.now(), 100).removed == 0
+    assert {state(row) for row in rows} == {("gone", True, False)}
+    assert unused_artifacts.sweep(ports).looked == 3
+    assert {state(row) for row in rows} == {("gone", True, True)}
+
+
+@pytest.mark.database
+def test_an_error_of_a_batch_keeps_what_it_has_removed(
+    ports: Ports, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_ago = ports.clock.now() - timedelta(hours=2)
+    rows = [make_artifact(ports, b"%d" % number, tombstoned_at=long_ago) for number in range(3)]
+    real = LocalStore.remove
+
+    def remove(store: LocalStore, key: ObjectKey) -> None:
+        if key == rows[1].key:
+            raise ZeroDivisionError
+        real(store, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "remove", remove)
+        with pytest.raises(ZeroDivisionError):
+            unused_artifacts.sweep(ports)
+    assert [state(row)[2] for row in rows] == [True, False, False]
+    assert unused_artifacts.sweep(ports).looked == 1, "the other one has failed, and is due later"
+    clock.advance(180)
+    unused_artifacts.sweep(ports)
+    assert [state(row)[2] for row in rows] == [True, True, True]
 
 
 @pytest.mark.database
