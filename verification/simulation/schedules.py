@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
@@ -20,6 +20,7 @@ from django.db.models import F
 
 from jobs.models import Job
 from verification.schedule_laws import check_schedules
+from verification.simulation.schedule_people import SchedulePeople
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
 from verification.simulation.world import World
@@ -90,11 +91,14 @@ class Schedules:
 
     def __init__(self, world: World, size: Size) -> None:
         self._world, self._count, self._is_ending = world, size.schedules, False
+        self._people: SchedulePeople | None = None
         if not size.schedules:
             return
         chance = random.Random(f"{world.seed} schedules")
         night = Night(START + timedelta(seconds=60 * chance.randint(1, 3)), back=chance.random() < 0.5)
         timetable.find_zone = lambda name: night
+        if size.edited:
+            self._people = SchedulePeople(world, size.edited, zone=ZONE)
         policies = random.Random(f"{world.seed} policies of schedules")
         self._pauses: dict[int, list[_Pause]] = {}
         crons = ["* * * * *", "0-59 0-23 * * *", "0-59/2 0-23 * * *"]
@@ -144,6 +148,11 @@ class Schedules:
             if not by_cron and policies.random() < PAUSED_SHARE:
                 world.scheduler.spawn(world.outside, partial(self._pause, schedule, policies))
 
+    @property
+    def _edited(self) -> Collection[str]:
+        """Names of the schedules that people change."""
+        return self._people.names if self._people is not None else ()
+
     def _pause(self, schedule: Schedule, chance: random.Random) -> None:
         """Pause a schedule, and resume it, for as long as it has due times to come."""
         world, pauses = self._world, self._pauses.setdefault(schedule.pk, [])
@@ -166,19 +175,26 @@ class Schedules:
         self._is_ending = True
         if self._count:
             end_at = START + timedelta(seconds=self._world.scheduler.now + END_SECONDS)
+            if self._people is not None:
+                self._people.end(end_at)
             Schedule.objects.update(end_at=end_at, version=F("version") + 1)
 
     def are_over(self) -> bool:
         """Return True if no schedule has a due time left, and no firing waits or runs."""
         if not self._count:
             return True
+        if self._people is not None and not self._people.are_done:
+            return False
         started = Firing.objects.filter(outcome=Outcome.STARTED.value, ended_at=None)
         waiting = Firing.objects.filter(outcome=Outcome.WAITING.value)
         return not (Schedule.objects.exclude(next_at=None).exists() or waiting.exists() or started.exists())
 
     def job_count(self) -> int:
         """Return the number of jobs that schedules started."""
-        return Firing.objects.filter(job_id__isnull=False).count() if self._count else 0
+        if not self._count:
+            return 0
+        own = Firing.objects.filter(job_id__isnull=False).exclude(schedule__name__in=self._edited).count()
+        return own + (self._people.job_count() if self._people is not None else 0)
 
     def cost(self) -> dict[str, int]:
         """Return what the schedules came to."""
@@ -188,8 +204,11 @@ class Schedules:
         """Yield violations at the end. clocks_agree: no fault has changed a clock."""
         if not self._count:
             return
-        yield from check_schedules(drained=True, clocks_agree=clocks_agree)
+        yield from check_schedules(drained=True, clocks_agree=clocks_agree, edited=self._edited)
+        if self._people is not None:
+            yield from self._people.judge(clocks_agree=clocks_agree)
         unstarted = Firing.objects.exclude(outcome=Outcome.STARTED.value).exclude(reason__in=_REFUSED)
+        unstarted = unstarted.exclude(schedule__name__in=self._edited)
         for firing in unstarted.exclude(schedule__every_seconds__isnull=False, reason__in=_BY_POLICY):
             yield f"missed: firing {firing} is {firing.outcome}: {firing.reason} {firing.detail}"
         if clocks_agree and not self._world.forgotten.spans:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Numbers of jobs, faults, runs of workflows, schedules, and jobs with files. names: the faults to use;
+    """Numbers of jobs, faults, runs of workflows, schedules, schedules that people change beside them, and
+    jobs with files. names: the faults to use;
     empty: all. keeps_history: also for good seeds."""
 
     jobs: int = 40
@@ -16,6 +17,7 @@ class Size:
     keeps_history: bool = False
     runs: int = 0
     schedules: int = 0
+    edited: int = 0
     files: int = 0
 
     @property

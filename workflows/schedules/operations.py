@@ -611,6 +611,9 @@ def backfill(
     BackfillRefused, ModelNotAllowed, TooManyBackfilled, IdempotencyConflict.
     """
     refuse_models_of_target(schedule, key_models)
+    request = key.of(first, last, parallel) if key is not None else new_id()
+    if key is not None and not dry_run and (earlier := _earlier(schedule, request)) is not None:
+        return _backfilled(earlier)
     most, now = settings.DISPATCHER.schedule_backfill, ports.clock.now()
     if last < first:
         raise BackfillRefused("The span ends before it begins.", pointer="/to")
@@ -628,7 +631,6 @@ def backfill(
         raise BackfillRefused("No due time in this span has come.", pointer="/from")
     if dry_run:
         return Backfilled(dues)
-    request = key.of(first, last, parallel) if key is not None else new_id()
     rows = [
         Firing(
             id=new_id(now.timestamp()),
@@ -645,11 +647,18 @@ def backfill(
     with transaction.atomic():
         if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
             raise UnknownSchedule
-        if key is None or _earlier(schedule, request) is None:
-            _check_room(schedule, len(rows))
-            statements.insert_all(rows)
-            _audit(operator, "backfill", schedule, first=dues[0].isoformat(), last=dues[-1].isoformat())
+        if key is not None and (earlier := _earlier(schedule, request)) is not None:
+            return _backfilled(earlier)
+        _check_room(schedule, len(rows))
+        statements.insert_all(rows)
+        _audit(operator, "backfill", schedule, first=dues[0].isoformat(), last=dues[-1].isoformat())
     return Backfilled(dues, request)
+
+
+def _backfilled(firing: Firing) -> Backfilled:
+    """Return the backfill of a firing, as it was answered: by now other due times may have come."""
+    rows = Firing.objects.filter(schedule=firing.schedule_id, backfill=firing.backfill)
+    return Backfilled(list(rows.order_by("due_at").values_list("due_at", flat=True)), firing.backfill)
 
 
 def cancel_backfills(schedule: Schedule, *, ports: Ports, operator: str | None = None) -> int:

@@ -49,6 +49,7 @@ class Player:
         tells: bool = False,
         runs: int = 0,
         schedules: int = 0,
+        edited: int = 0,
         files: int = 0,
     ) -> dict[str, Any]:
         asked = {
@@ -56,7 +57,7 @@ class Player:
             "faults": [name for name in faults.split(",") if name],
             "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "law": law,
             "until": until, "tells": tells, "runs": runs,
-            "schedules": schedules, "files": files,
+            "schedules": schedules, "edited": edited, "files": files,
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -145,6 +146,7 @@ def _play(
     tells: bool,
     runs: int,
     schedules: int,
+    edited: int,
     files: int,
 ) -> dict[str, Any]:
     from tests.verification.simulation.sabotage import MECHANISMS, counted_bookings
@@ -158,6 +160,7 @@ def _play(
         keeps_history=tells,
         runs=runs,
         schedules=schedules,
+        edited=edited,
         files=files,
     )
     steps: list[str] = []

@@ -34,6 +34,7 @@ from verification.simulation.artifact_store import SimulatedStore
 from workflows import erasing, operations
 from workflows.execution import advancer, retried
 from workflows.models import Run
+from workflows.schedules import operations as schedule_operations
 from workflows.schedules.domain import policy
 from workflows.schedules.domain.policy import Lateness, Reason, Step
 from workflows.schedules.execution import fire
@@ -264,6 +265,16 @@ def pause_of_schedules() -> Any:
     return patch.object(Lateness, "_is_paused", lambda *_: False)
 
 
+def keys_of_triggers() -> Any:
+    """Each request starts the target, whatever its key."""
+    return patch.object(schedule_operations, "_earlier", lambda *_: None)
+
+
+def open_due_times_at_an_edit() -> Any:
+    """A new timetable begins where the old one was handled last, not at the edit."""
+    return patch.object(schedule_operations, "_open_dues", lambda *_: [])
+
+
 def limit_of_catching_up() -> Any:
     """Each due time outside a pause is started, however late."""
 
@@ -379,6 +390,8 @@ MECHANISMS: dict[str, Sabotage] = {
     "output of a retried sub-run": output_of_a_retried_sub_run,
     "overlap of firings": overlap_of_firings,
     "pause of schedules": pause_of_schedules,
+    "keys of triggers": keys_of_triggers,
+    "open due times at an edit": open_due_times_at_an_edit,
     "limit of catching up": limit_of_catching_up,
     "reopened firings": reopened_firings,
     "unread notices": lambda: without_sweeps("unread_notices"),

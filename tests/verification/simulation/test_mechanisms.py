@@ -91,6 +91,15 @@ def test_a_law_of_workflows_breaks_without(
     assert any(one.startswith(law) for one in played["broken"]), played["broken"]
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "law"), [("keys of triggers", "trigger:"), ("open due times at an edit", "edited:")]
+)
+def test_a_law_of_edited_schedules_breaks_without(player: Player, mechanism: str, law: str) -> None:
+    sizes = {"jobs": 2, "faults_each": 8, "schedules": 1, "edited": 2}
+    played = player.play(10, first=0, without=mechanism, faults="beat_down", law=law, **sizes)
+    assert any(one.startswith(law) for one in played["broken"]), played["broken"]
+
+
 def test_without_the_check_before_it_a_start_is_refused_by_the_row(
     player: Player,
 ) -> None:

@@ -51,11 +51,32 @@ def test_schedules_fire_each_due_time_once(player: Player) -> None:
     assert played["cost"]["firings"] > 20
 
 
+@pytest.mark.parametrize("first", [120_004, 120_021])
+def test_people_change_trigger_and_backfill_schedules(player: Player, first: int) -> None:
+    """first: a seed in which a repeated request for a backfill was answered with another count."""
+    played = player.play(1, first=first, jobs=2, faults_each=8, schedules=2, edited=2, files=2)
+    assert played["broken"] == []
+    assert played["cost"]["firings"] > 10
+
+
 def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
     """In another process, with another order of hashes, after any other seeds."""
     file, migrated = tmp_path / "steps.txt", tmp_path / "migrated.sqlite3"
     copy_to_file(migrated)
-    size = ("--jobs", "5", "--faults", "12", "--runs", "1", "--schedules", "1", "--files", "1")
+    size = (
+        "--jobs",
+        "5",
+        "--faults",
+        "12",
+        "--runs",
+        "1",
+        "--schedules",
+        "1",
+        "--edited",
+        "1",
+        "--files",
+        "1",
+    )
     done = subprocess.run(
         [sys.executable, "-m", player_module, "simulate", "--seed", "3", *size, "--history", str(file)],
         cwd=ROOT,
@@ -66,7 +87,8 @@ def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    steps = player.play(2, first=2, jobs=5, faults_each=12, tells=True, runs=1, schedules=1, files=1)["steps"]
+    sizes = {"runs": 1, "schedules": 1, "edited": 1, "files": 1}
+    steps = player.play(2, first=2, jobs=5, faults_each=12, tells=True, **sizes)["steps"]
     assert steps == file.read_text().splitlines()
     assert len(steps) > 500
 

@@ -572,6 +572,18 @@ def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> No
     assert starts(schedule) == list(done.dues)
 
 
+def test_a_repeated_backfill_is_answered_as_the_first_time(stage: Stage) -> None:
+    """Also when another due time of its span has come, or the timetable was changed."""
+    schedule = stage.put(cron="0 * * * *")
+    span = stage.clock.now() - timedelta(hours=3), stage.clock.now() + timedelta(hours=2)
+    key = operations.RequestKey("k")
+    done = operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key)
+    stage.clock.move(3600)
+    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key) == done
+    schedule = stage.put(cron="0 0 1 1 *")
+    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key) == done
+
+
 def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()

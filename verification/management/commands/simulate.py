@@ -21,7 +21,7 @@ from verification.simulation.run import Verdict
 from verification.simulation.size import Size
 
 PROGRESS_SECONDS = 30.0
-RUNS, SCHEDULES, FILES = 1, 2, 2
+RUNS, SCHEDULES, EDITED, FILES = 1, 2, 1, 2
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 BROKEN, NOT_PLAYED = 1, 3
 """Exit statuses: a law was broken; the seeds could not be played."""
@@ -55,6 +55,13 @@ class Command(BaseCommand):
             help=f"schedules per seed, through a night with a change of the clocks (default {SCHEDULES})",
         )
         parser.add_argument(
+            "--edited",
+            type=int,
+            default=EDITED,
+            help="schedules per seed that people change, delete, trigger and backfill, if there are others "
+            f"(default {EDITED})",
+        )
+        parser.add_argument(
             "--files",
             type=int,
             default=FILES,
@@ -85,6 +92,7 @@ class Command(BaseCommand):
             one is not None,
             max(options["runs"], 0),
             max(options["schedules"], 0),
+            max(options["edited"], 0),
             max(options["files"], 0),
         )
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
@@ -138,6 +146,7 @@ class Command(BaseCommand):
         only = f" --only {','.join(size.names)}" if size.names else ""
         self.stdout.write(
             f"  replay: {command_line('simulate')} --seed {verdict.seed} --jobs {size.jobs} "
-            f"--faults {size.faults} --runs {size.runs} --schedules {size.schedules} --files {size.files}"
+            f"--faults {size.faults} --runs {size.runs} --schedules {size.schedules} "
+            f"--edited {size.edited} --files {size.files}"
             f"{only} --history steps.txt"
         )
