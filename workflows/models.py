@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from foundation.database import statements
+from foundation.database.row_codec import new_row
 from foundation.ids import new_id
 from foundation.names import NameField
 from workflows.domain.plan import NodeKind
@@ -181,6 +182,29 @@ class Run(models.Model):
     def is_failing(self) -> bool:
         """Whether the next step was tried, and raised."""
         return self.failing_step is not None and self.failing_step == self.steps
+
+
+class RunTag(models.Model):
+    """One tag of a run, as an index for filters; `Run.tags` has the tags to show."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="tag_rows")
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE, related_name="+", db_index=False)
+    tag = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tag", "tenant", "run"], name="one_row_per_run_and_tag")
+        ]
+
+    def __str__(self) -> str:
+        return self.tag
+
+
+def tags_of(run: Run) -> list[RunTag]:
+    """Return the rows of a run's tags, to be inserted with it."""
+    return [
+        new_row(RunTag, run_id=run.id, tenant_id=run.tenant_id, tag=tag) for tag in dict.fromkeys(run.tags)
+    ]
 
 
 has_live_runs = statements.AnyRow(lambda: Run.objects.filter(finished_at=None))

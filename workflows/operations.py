@@ -14,6 +14,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 
 from artifacts.uses import add_run_uses
+from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.database.row_limits import free_places, lock_limits
 from foundation.http_api.json_body import pointer_to
@@ -56,7 +57,7 @@ from workflows.execution.recursion import refuse_recursion
 from workflows.execution.retried import refuse_unwanted
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import size_of_answer, write_ends
-from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of
+from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of, tags_of
 
 RESERVED_NAME = "runs"
 """No workflow can have this name: `POST /workflows/runs` starts inline runs."""
@@ -318,6 +319,7 @@ def insert_run(run: Run, ports: Ports) -> None:
     _refuse_too_many_runs(run.tenant_id)
     _refuse_full_queue(run.tenant_id, now, ports)
     run.save(force_insert=True)
+    statements.insert_all(tags_of(run))
     add_run_uses(run.id, run.tenant_id, run.inputs)
     data = {"version": run.version.number}
     RunEvent.objects.create(run=run, seq=1, type="started", at=now, data=data)
@@ -438,8 +440,8 @@ def restart_run(
 
     key_models: models that the API key may submit to, and the run may use from now on; None: all of the
     tenant's. by: the operator, for the audit. Raises Run.DoesNotExist, RunNotFinished, RunErased,
-    UnknownNode, OutputNotWanted, NothingToRestart, ModelNotAllowed, TooManyRuns, and what a start raises for quota, rate and
-    queue of the tenant.
+    UnknownNode, OutputNotWanted, NothingToRestart, ModelNotAllowed, TooManyRuns, and what a start raises for
+    quota, rate and queue of the tenant.
     """
     runs = Run.objects.select_related("version")
     run = runs.get(id=run_id)

@@ -61,6 +61,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Audit", "policy", "gpus", "auditentry"),
             ("Model versions", "history_edu", "gpus", "configversion"),
             ("Run events", "history", "workflows", "runevent"),
+            ("Tags of runs", "sell", "workflows", "runtag"),
             ("Signals", "campaign", "workflows", "sentsignal"),
             ("Maps", "grid_view", "workflows", "mapstate"),
             ("Cached results", "cached", "workflows", "cachedoutput"),

@@ -45,6 +45,7 @@ from workflows.models import (
     Node,
     Run,
     RunEvent,
+    RunTag,
     SentSignal,
     Version,
     Wait,
@@ -407,6 +408,24 @@ class RunEventPages(HistoryAdmin):
     @column("run")
     def run_page(self, event: RunEvent) -> SafeString | str:
         return run_link(event.run_id)
+
+
+@admin.register(RunTag)
+class RunTagPages(HistoryAdmin):
+    about = "Tags of runs and their sub-runs, by which lists find them."
+    noun = ("tag of runs", "tags of runs")
+    list_display = ("tag", "run_page", "tenant")
+    list_select_related = ("tenant",)
+    search_fields = ("tag__exact", "run__id__exact")
+    search_help_text = "Exact match of a tag, or of a run's id."
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("tag", "run_page", "tenant")
+    readonly_fields = ("run_page",)
+
+    @column("run")
+    def run_page(self, tag: RunTag) -> SafeString | str:
+        return run_link(tag.run_id)
 
 
 @admin.register(SentSignal)

@@ -47,6 +47,7 @@ from workflows.models import (
     Node,
     Run,
     RunEvent,
+    RunTag,
     SentSignal,
     Version,
     Wait,
@@ -184,6 +185,7 @@ def _fill_workflows(tenant: Tenant) -> None:
     MapChunk.objects.create(node=node, first=0, items=[1])
     MapFile.objects.create(node=node, artifact=new_id(), items=1, line=1, is_read=True)
     RunEvent.objects.create(run=run, seq=1, type="started", at=NOW)
+    RunTag.objects.create(run=run, tenant=tenant, tag="night")
     SentSignal.objects.create(tenant=tenant, key="paid-7", fingerprint="f" * 64, taken=1, sent_at=NOW)
     EndNotice.objects.create(followed_by=f"run:{run.id}", ended_id=node.id, state="completed", at=NOW)
 

@@ -19,7 +19,7 @@ from gpus.models import AuditEntry
 from jobs.models import Tenant
 from tests.support.factories import make_tenant
 from workflows.domain.states import NodeState, RunState
-from workflows.models import MapState, Node, Run, RunEvent, Version, Wait, Workflow
+from workflows.models import MapState, Node, Run, RunEvent, RunTag, Version, Wait, Workflow
 from workflows.reports.graph import graph_of, plan_of
 
 pytestmark = pytest.mark.django_db
@@ -490,6 +490,7 @@ def test_the_list_of_runs_leaves_sub_runs_out_unless_it_is_asked(admin_client: C
     node = Node.objects.create(run=above, key="sub", base="sub", kind="workflow", state="running")
     below = make_run({"nodes": {"ask": human(choose_from=[1])}}, above.tenant, ask="running")
     Run.objects.filter(id=below.id).update(parent_node=node, depth=1, tags=["night"])
+    RunTag.objects.create(run=below, tenant=below.tenant, tag="night")
     ask(below, "ask", choose_from=[1])
     Run.objects.filter(id=above.id).update(paused_at=timezone.now())
 

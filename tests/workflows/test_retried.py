@@ -548,7 +548,7 @@ def with_sub_run(theatre: Theatre, **more: Any) -> tuple[Run, Run]:
     sub = {"workflow": "child", **more}
     last = model(payload={"echo": {"$ref": "sub"}})
     run = theatre.start({"nodes": {"sub": sub, "last": last}, "output": {"$ref": "last.echo"}})
-    theatre.until(run, lambda: Wait.objects.exists())
+    theatre.until(run, Wait.objects.exists)
     return run, Run.objects.get(depth=1)
 
 

@@ -327,9 +327,11 @@ class Runs(WorkflowView):
             paused=flag_parameter(request, "paused"),
             waiting=flag_parameter(request, "waiting"),
         )
-        rows = runs_visible_to(principal_of(request)).defer("inputs", "output", "kept_maps")
+        principal = principal_of(request)
+        rows = runs_visible_to(principal).defer("inputs", "output", "kept_maps")
+        rows = wanted.of(rows, None if principal.is_operator else principal.tenant_id)
         pages = RunPages()
-        page = pages.paginate_queryset(wanted.of(rows), request, view=self) or []
+        page = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response([summary_json(run) for run in page])
 
 

@@ -11,7 +11,7 @@ from artifacts.uses import lock_for_use
 from foundation.database import statements
 from jobs import transitions
 from jobs.models import Callback, EndNotice, Job
-from workflows.models import CachedOutput, MapChunk, MapFile, MapState, Node, Run, RunEvent, Wait
+from workflows.models import CachedOutput, MapChunk, MapFile, MapState, Node, Run, RunEvent, Wait, tags_of
 
 
 class Overtaken(Exception):
@@ -72,6 +72,7 @@ class Writes:
         if self.jobs:
             statements.write(transitions.new_jobs(self.jobs, now))
         statements.insert_all(self.runs)
+        statements.insert_all([tag for run in self.runs for tag in tags_of(run)])
         statements.insert_all(self.events)
         statements.insert_all(self.callbacks)
         statements.insert_all(self.notices)

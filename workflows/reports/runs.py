@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from django.db import connection
-from django.db.models import BooleanField, Exists, F, Func, OuterRef, Q, QuerySet, Value
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from workflows.domain.plan import NodeKind
-from workflows.models import Run, Wait
+from workflows.models import Run, RunTag, Wait
 
 NONE, ANY = "none", "any"
 """Values of `RunFilter.parent` besides the id of a run."""
@@ -35,14 +34,14 @@ class RunFilter:
     paused: bool | None = None
     waiting: bool | None = None
 
-    def of(self, rows: QuerySet[Run]) -> QuerySet[Run]:
-        """Return the matching ones of these runs."""
+    def of(self, rows: QuerySet[Run], tenant_id: int | None = None) -> QuerySet[Run]:
+        """Return the matching ones of these runs. tenant_id: all of them are this tenant's."""
         if self.status is not None:
             rows = rows.filter(state=self.status)
         if self.workflow is not None:
             rows = rows.filter(version__workflow__name=self.workflow)
         if self.tag is not None:
-            rows = rows.filter(has_tag(self.tag))
+            rows = rows.filter(has_tag(self.tag, tenant_id))
         for wanted, condition in ((self.paused, PAUSED), (self.waiting, WAITING)):
             if wanted is not None:
                 rows = rows.filter(condition if wanted else ~condition)
@@ -59,16 +58,10 @@ RUN_FILTERS = tuple(field.name for field in fields(RunFilter))
 """Names of the filters: parameters of the API, options of the command `runs`."""
 
 
-def has_tag(tag: str) -> Q:
-    """Return the condition that a run has a tag."""
-    if connection.features.supports_json_field_contains:
-        return Q(tags__contains=[tag])
-    return Q(_HasTag(F("tags"), Value(tag)))
-
-
-class _HasTag(Func):
-    """As ``contains``, which Django does not have for SQLite."""
-
-    template = "EXISTS (SELECT 1 FROM json_each(%(expressions)s))"
-    arg_joiner = ") WHERE value = ("
-    output_field = BooleanField()
+def has_tag(tag: str, tenant_id: int | None = None) -> Q:
+    """Return the condition that a run has a tag. tenant_id: only runs of this tenant are asked about, so the
+    tags of others are not read."""
+    found = RunTag.objects.filter(tag=tag)
+    if tenant_id is not None:
+        found = found.filter(tenant=tenant_id)
+    return Q(id__in=found.values("run_id"))
