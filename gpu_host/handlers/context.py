@@ -8,14 +8,36 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from gpu_host.handlers.errors import Cancelled
 from gpu_host.handlers.files import CACHE_BYTES, INPUTS, InputCache, InputUnavailable, save_file
 from gpus.protocol import Progress, parse_progress
 
 INPUT_SECONDS = 60.0
-_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
+Found = TypeVar("Found")
+
+
+def keep_trying(
+    attempt: Callable[[], Found],
+    *,
+    failures: tuple[type[Exception], ...],
+    seconds: float,
+    wait: Callable[[float], None],
+    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+) -> Found:
+    """Return the result of `attempt`; after one of these failures, try again for so many seconds, with pauses
+    that double. wait: sleeps, or raises Cancelled. Raises the last failure."""
+    until, pause = time.monotonic() + seconds, first_pause_seconds
+    while True:
+        try:
+            return attempt()
+        except failures:
+            if time.monotonic() >= until:
+                raise
+        wait(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 class RunContext:
@@ -89,15 +111,12 @@ class RunContext:
         """
         folder = self.output_dir
         cache = InputCache(folder.parent / INPUTS, self._input_cache_bytes)
-        until, pause = time.monotonic() + self._input_seconds, _PAUSE_SECONDS
-        while True:
-            try:
-                return cache.fetch(value, folder)
-            except InputUnavailable:
-                if time.monotonic() >= until:
-                    raise
-            self.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return keep_trying(
+            lambda: cache.fetch(value, folder),
+            failures=(InputUnavailable,),
+            seconds=self._input_seconds,
+            wait=self.wait,
+        )
 
     def open(self, value: Any) -> BinaryIO:
         """Open an artifact of the payload for reading. Raises as `path`."""

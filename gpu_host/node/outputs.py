@@ -8,11 +8,11 @@ import http.client
 import json
 import os
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
+from gpu_host.handlers.context import FIRST_PAUSE_SECONDS, keep_trying
 from gpu_host.handlers.files import OUTPUT, has_saved
 from gpu_host.local.result_files import with_files_saved
 from gpu_host.node.runs import Run
@@ -21,7 +21,6 @@ from gpus.errors import OutputNotStored, OutputRefused
 TIMEOUT_SECONDS = 60.0
 SAVE_SECONDS = 60.0
 """How long the dispatcher and its store may be away, as for a pinned worker (`artifact_save_seconds`)."""
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 _CHUNK_BYTES = 1024 * 1024
 _EXISTS = 412
 _PASSES = frozenset({408, 425, 500, 502, 503, 504, 507})
@@ -64,19 +63,26 @@ class _Uploads:
         body = {"bytes": size, "sha256": digest.hexdigest()}
         body |= {"name": name} if name else {}
         body |= {"content_type": content_type} if content_type else {}
-        until, pause = time.monotonic() + SAVE_SECONDS, PAUSE_SECONDS
-        while True:
-            try:
-                promised = self._promise(body)
-                if not promised["exists"]:
-                    _put(promised["upload"], file, size)
-                return {"$artifact": str(promised["id"])}
-            except (OSError, http.client.HTTPException, ValueError, KeyError, _Passes) as error:
-                if time.monotonic() > until:
-                    text = f"A file of the run could not be uploaded: {str(error)[:200]}"
-                    raise OutputNotStored(text) from None
-            self._wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        failures = (OSError, http.client.HTTPException, ValueError, KeyError, _Passes)
+        try:
+            artifact = keep_trying(
+                lambda: self._send(body, file, size),
+                failures=failures,
+                seconds=SAVE_SECONDS,
+                wait=self._wait,
+                first_pause_seconds=FIRST_PAUSE_SECONDS,
+            )
+        except failures as error:
+            text = f"A file of the run could not be uploaded: {str(error)[:200]}"
+            raise OutputNotStored(text) from None
+        return {"$artifact": artifact}
+
+    def _send(self, body: Mapping[str, Any], file: BinaryIO, size: int) -> str:
+        """Upload the file unless the dispatcher has it; return the artifact's id."""
+        promised = self._promise(body)
+        if not promised["exists"]:
+            _put(promised["upload"], file, size)
+        return str(promised["id"])
 
     def _promise(self, body: Mapping[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
