@@ -145,9 +145,3 @@ class RateLimit:
                 return False
             self._tokens -= amount
             return True
-
-    def would_take(self, amount: float, now: float) -> bool:
-        """Return True if `take` would."""
-        with self._lock:
-            since = max(0.0, now - self._at) if self._at is not None else 0.0
-            return min(self._burst, self._tokens + since * self._per_second) >= amount

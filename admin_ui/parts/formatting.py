@@ -132,10 +132,6 @@ def model_link(name: str) -> SafeString | str:
     return page_link("gpus_modelconfig", name, name)
 
 
-def pool_link(name: str) -> SafeString | str:
-    return page_link("gpus_pool", name, name)
-
-
 def tenant_link(tenant: Tenant | None) -> SafeString | str:
     """Return a link to the tenant's page. tenant: read with the row."""
     return "–" if tenant is None else page_link("jobs_tenant", tenant.pk, tenant.name)

@@ -79,5 +79,5 @@ def test_a_rate_is_kept_and_its_burst_is_refilled() -> None:
     assert [rate.take(1, 5.0) for _ in range(21)] == [True] * 20 + [False]
     assert [rate.take(1, 6.0) for _ in range(11)] == [True] * 10 + [False]
     assert not rate.take(1, 0.0), "a clock that goes back refills nothing"
-    assert rate.would_take(20, 1e6)
-    assert not rate.would_take(21, 1e6)
+    assert not rate.take(21, 1e6)
+    assert rate.take(20, 1e6)

@@ -93,7 +93,6 @@ EVENTS = st.lists(
     CHUNK.map(lambda one: b"data: " + encoded(one) + b"\n\n") | st.just(b"data: [DONE]\n\n"), max_size=5
 )
 LINES = st.lists(CHUNK.map(lambda one: encoded(one) + b"\n"), max_size=5)
-STATUS = st.sampled_from([200, 201, 204, 400, 404, 409, 410, 424, 429, 500, 501, 502, 503, 520])
 HEALTH = objects(
     "boot_id",
     "active_jobs",

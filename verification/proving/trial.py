@@ -93,7 +93,6 @@ class Trial:
         """When commits were lost with a database, Unix seconds."""
         self.planned_schedules: list[PlannedSchedule] = []
         self.excuses: dict[str, list[tuple[float, float]]] = {}
-        self.accepted_before = 0
         self._ports = free_ports()
         self._opened: list[Any] = []
         self._processes: tuple[str, ...] = ()
@@ -274,7 +273,6 @@ class Trial:
     def _tenants(self) -> tuple[dict[str, str], dict[str, str]]:
         if self.state is None:
             return {"outside": self.options.api_key}, {}
-        self.accepted_before = sum((self.state.counts() or {}).values())
         return self.state.make_tenants([f"{self.prefix}-{name}" for name in TENANTS])
 
     def _register(self) -> None:

@@ -29,7 +29,6 @@ class Watch:
         self._ledger = Tail(ledger)
         self.accepted: set[str] = set()
         self.answers: list[Answer] = []
-        self.last_accepted_at = 0.0
         self.samples = Samples()
         self.failed_at: dict[str, float] = {}
         self.forgets = False
@@ -53,7 +52,6 @@ class Watch:
             for line in self._ledger.read():
                 if line["what"] == "accepted":
                     self.accepted.add(line["job"])
-                    self.last_accepted_at = line["at"]
                 elif line["what"] == "answer":
                     fields = ("status", "retry_after", "asked_at", "took")
                     self.answers.append(Answer(**{name: line[name] for name in fields}))

@@ -52,8 +52,6 @@ class Order:
     accepted_at: float = 0.0
     prepare: Callable[[], None] | None = None
     """Is called before the first try, and after a refusal; None: nothing is to be prepared."""
-    cancel_asked_at: float = 0.0
-    """When a cancel was answered; 0: none was."""
 
     @property
     def must_complete(self) -> bool:
@@ -135,7 +133,7 @@ class Clients:
         for order in self.orders:
             if order.job_ids - known:
                 order.job_ids &= known
-                order.at = order.cancel_asked_at = 0.0
+                order.at = 0.0
                 self._world.scheduler.spawn(self._world.outside, partial(self._submit, order))
 
     def _submit(self, order: Order) -> None:
@@ -179,7 +177,6 @@ class Clients:
                 self._world.web.call(lambda ports: cancel_job(job_id, ports=ports))
                 if self._world.forgotten.since(asked_at):
                     continue
-                order.cancel_asked_at = self._world.scheduler.now
                 return
             except NotCancellable:
                 return

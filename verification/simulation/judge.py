@@ -29,8 +29,6 @@ FINAL = {state.value for state in FINAL_JOB_STATES}
 POISON_DEATHS = 3
 CLOCKS_APART_SECONDS = 5.0
 """Largest difference, if two of them agree."""
-EXPECTED_ERRORS = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
-"""Errors with which a job may end without an action of its client."""
 
 _jobs = statements.Read(Job.objects.all)
 _job_states = statements.Read(lambda: Job.objects.values_list("state", flat=True))

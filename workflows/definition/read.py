@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -358,10 +358,3 @@ def _ancestors(nodes: Mapping[str, NodeSpec], node: NodeSpec) -> set[str]:
 
 def _given(body: Any, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(body, name)) is not None}
-
-
-def model_names(plan: Plan) -> Iterator[str]:
-    """Yield the models of a plan's nodes."""
-    for node in plan.all_nodes:
-        if node.kind is NodeKind.MODEL:
-            yield node.options["model"]

@@ -11,8 +11,6 @@ from workflows.models import MapState, Node, Run, Wait
 
 NOTICES = 500
 """Most notices that one transaction takes into account."""
-CHILDREN = 500
-"""Rows of one read."""
 
 runs_to_advance = ReadAmong(
     (Run, "id"),

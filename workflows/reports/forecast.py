@@ -30,7 +30,6 @@ RUNS_LEARNT_FROM = 20
 """Latest completed runs of a workflow whose median is the time of a sub-run; those under way that are not
 looked into count by it, too."""
 PAUSED, CANCELLING = "paused", "cancelling"
-PEOPLE = frozenset({NodeKind.HUMAN, NodeKind.SIGNAL})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -31,6 +30,3 @@ def bench(module_bench: Bench) -> Bench:
 def patient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that heeds its cancel gets all the time it needs for that."""
     monkeypatch.setattr(bench.gpu, "options", replace(bench.gpu.options, cancel_seconds=30.0))
-
-
-Eventually = Callable[[Callable[[], Any]], Any]

@@ -11,7 +11,7 @@ from foundation.http_api.problems import Problem
 from tests.support.definitions import errors_of, nodes
 from workflows.definition.limits import definition_limits
 from workflows.definition.outside import Outside
-from workflows.definition.read import model_names, read_definition
+from workflows.definition.read import read_definition
 from workflows.domain.plan import NeedsRule, NodeKind
 
 A_MODEL = {"model": "zimg"}
@@ -49,7 +49,8 @@ def test_nodes_are_ordered_by_what_they_reference() -> None:
     assert plan.nodes["film"].rule is NeedsRule.ALL_SUCCESS
     assert plan.on_failure is not None
     assert plan.on_failure.key == "mail"
-    assert sorted(model_names(plan)) == ["notify", "trellis", "video", "zimg"]
+    models = [node.options["model"] for node in plan.all_nodes if node.kind is NodeKind.MODEL]
+    assert sorted(models) == ["notify", "trellis", "video", "zimg"]
 
 
 @pytest.mark.parametrize(
