@@ -13,7 +13,6 @@ from artifacts.errors import ArtifactQuotaFull
 from artifacts.models import ByteChange
 
 _MERGED_AT_ONCE = 1000
-"""Rows of one transaction."""
 
 
 def used_bytes(tenant_id: int) -> int:
@@ -21,21 +20,22 @@ def used_bytes(tenant_id: int) -> int:
     return ByteChange.objects.filter(tenant_id=tenant_id).aggregate(used=Sum("bytes"))["used"] or 0
 
 
-def merge_changes() -> None:
-    """Replace the changes of each tenant by their sum, so that there are few to add up."""
+def merge_changes(at_once: int = _MERGED_AT_ONCE) -> None:
+    """Replace the changes of each tenant by their sum, so that there are few to add up. at_once: rows of one
+    transaction."""
     changes = ByteChange.objects.values_list("tenant_id").annotate(rows=Count("pk")).filter(rows__gt=1)
     for tenant_id, rows in list(changes):
         left = rows
-        while left > 1 and (merged := _merge_some(tenant_id)) > 1:
+        while left > 1 and (merged := _merge_some(tenant_id, at_once)) > 1:
             left -= merged - 1
 
 
-def _merge_some(tenant_id: int) -> int:
+def _merge_some(tenant_id: int, at_once: int) -> int:
     """Return how many rows."""
     with transaction.atomic():
         # locked, so that another merger does not take them too; transactions that write changes lock none
         rows = ByteChange.objects.filter(tenant_id=tenant_id).select_for_update(skip_locked=True)
-        found = dict(rows.order_by("pk").values_list("pk", "bytes")[:_MERGED_AT_ONCE])
+        found = dict(rows.order_by("pk").values_list("pk", "bytes")[:at_once])
         ByteChange.objects.filter(pk__in=found).delete()
         if total := sum(found.values()):
             ByteChange.objects.create(tenant_id=tenant_id, bytes=total)

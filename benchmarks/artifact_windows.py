@@ -33,11 +33,12 @@ def in_turns(
     seconds: float,
     rate: float,
     seed: int = 0,
+    settle_seconds: float = _SETTLE_SECONDS,
 ) -> Iterator[Windows]:
     """Yield the windows measured so far after each turn, which has one of each kind in random order.
 
     loads: by kind; ALONE is a kind without one. seconds: of a window.
-    rate: submits per second, below saturation, so that each window has as many.
+    rate: submits per second, below saturation, so that each window has as many. settle_seconds: before each.
     """
     kinds: dict[str, Load] = {ALONE: nullcontext, **loads}
     found: dict[str, list[Window]] = {kind: [] for kind in kinds}
@@ -45,7 +46,7 @@ def in_turns(
     for _ in range(turns):
         for kind in order.sample(sorted(kinds), len(kinds)):
             with kinds[kind]():
-                time.sleep(_SETTLE_SECONDS)
+                time.sleep(settle_seconds)
                 found[kind].append(_window(submit, seconds, rate))
         yield found
 

@@ -39,7 +39,9 @@ JOBS_AT_ONCE = 100
 """Jobs whose data one call erases; the `erasing_runs` sweep erases that of the others."""
 
 
-def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
+def erase_run_data(
+    run_id: str, *, ports: Ports, by: str | None = None, jobs_at_once: int = JOBS_AT_ONCE
+) -> Run:
     """Erase the data of a run that has ended, with its sub-runs of all levels; may be repeated.
 
     Returns the run; without `erased_at` while jobs still have data, which a sweep erases. Raises
@@ -47,7 +49,7 @@ def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
     """
     now = ports.clock.now()
     found: list[Run] = []
-    with write_lock(JOBS_AT_ONCE), transaction.atomic():
+    with write_lock(jobs_at_once), transaction.atomic():
         level = list(Run.objects.select_for_update().filter(id=run_id))
         if not level:
             raise Run.DoesNotExist
@@ -63,9 +65,9 @@ def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
         artifacts = erase_unused(drop_run_uses([run.id for run in found]), now)
         record(by, "erase_run_data", f"run:{run_id}")
     for run in found:
-        artifacts += _erase_artifacts(run, now)
+        artifacts += _erase_artifacts(run, now, jobs_at_once)
     remove_erased(artifacts, ports.artifact_store, now)
-    left = JOBS_AT_ONCE
+    left = jobs_at_once
     for run in reversed(found):
         left -= erase_jobs(run, ports, left)
         if left <= 0:
@@ -104,7 +106,7 @@ def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> int:
     return done
 
 
-def _erase_artifacts(run: Run, now: datetime) -> list[str]:
+def _erase_artifacts(run: Run, now: datetime, jobs_at_once: int) -> list[str]:
     """Drop the uses of artifacts by all jobs of a run, which have ended; return the artifacts that are gone.
     A dead letter that an operator retried keeps its own."""
     uses = ArtifactUse.objects.filter(job=OuterRef("job_id"))
@@ -112,8 +114,8 @@ def _erase_artifacts(run: Run, now: datetime) -> list[str]:
     ended = Job.objects.filter(state__in=[state.value for state in FINAL_JOB_STATES]).order_by("id")
     gone: list[str] = []
     last = ""
-    while ids := list(nodes.filter(job_id__gt=last).values_list("job_id", flat=True)[:JOBS_AT_ONCE]):
-        with write_lock(JOBS_AT_ONCE), transaction.atomic():
+    while ids := list(nodes.filter(job_id__gt=last).values_list("job_id", flat=True)[:jobs_at_once]):
+        with write_lock(jobs_at_once), transaction.atomic():
             locked = ended.select_for_update().filter(id__in=ids).values_list("id", flat=True)
             gone += erase_artifacts(list(locked), now)
         last = ids[-1] or ""

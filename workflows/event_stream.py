@@ -100,7 +100,7 @@ class RunReader:
 
     sent: ids above `place.low` of jobs' events that were sent. seen: times (monotonic seconds) and the
     highest id of an event at that time. has_begun: the run's first job is known, so `place.low` counts, also
-    if it is 0: in a new database.
+    if it is 0: in a new database. most_events, range_of_ids: bounds of one read.
     """
 
     run_id: str
@@ -108,6 +108,8 @@ class RunReader:
     sent: set[int] = field(default_factory=set)
     seen: deque[tuple[float, int]] = field(default_factory=deque)
     has_begun: bool = False
+    most_events: int = MAX_EVENTS
+    range_of_ids: int = RANGE
 
     def __post_init__(self) -> None:
         self.has_begun = self.place.low > 0
@@ -115,13 +117,13 @@ class RunReader:
     def read(self, now: float) -> RunNews | None:
         """Return what is new; None if the run was deleted. now: monotonic seconds.
 
-        Three to five queries, each bounded: at most `MAX_EVENTS` events, of `RANGE` ids.
+        Three to five queries, each bounded: at most `most_events` events, of `range_of_ids` ids.
         """
         run = Run.objects.only("state", "event_seq", "finished_at").filter(id=self.run_id).first()
         if run is None:
             return None
         after = self.place.seq
-        own = list(RunEvent.objects.filter(run=run, seq__gt=after).order_by("seq")[:MAX_EVENTS])
+        own = list(RunEvent.objects.filter(run=run, seq__gt=after).order_by("seq")[: self.most_events])
         last = Event.objects.order_by("-id").values_list("id", flat=True).first() or 0
         of_jobs, upper = self._of_jobs(last)
         is_behind = upper < last and not self._is_past(run, upper, of_jobs)
@@ -138,12 +140,12 @@ class RunReader:
             if first is None:
                 return [], last
             self.place, self.has_begun = self.place._replace(low=first - 1), True
-        upper = min(self.place.low + RANGE, last)
+        upper = min(self.place.low + self.range_of_ids, last)
         found = Event.objects.filter(
             id__gt=self.place.low, id__lte=upper, job__followed_by=follower_of(self.run_id)
         )
-        rows = list(found.order_by("id")[: MAX_EVENTS + len(self.sent)])
-        if len(rows) == MAX_EVENTS + len(self.sent):
+        rows = list(found.order_by("id")[: self.most_events + len(self.sent)])
+        if len(rows) == self.most_events + len(self.sent):
             upper = rows[-1].id
         return [row for row in rows if row.id not in self.sent], upper
 
@@ -178,7 +180,7 @@ class RunReader:
         settled at once: so many are not given in a few seconds."""
         if not self.seen or self.seen[-1][1] != last:
             self.seen.append((now, last))
-        settled = self.seen[0][1] - RANGE
+        settled = self.seen[0][1] - self.range_of_ids
         while self.seen and self.seen[0][0] <= now - SETTLE_SECONDS:
             settled = self.seen[0][1]
             if len(self.seen) == 1:

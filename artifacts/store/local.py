@@ -56,7 +56,7 @@ class LocalStore:
     root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
     for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
     file system that all hosts see. has_objects: returns True if the database knows stored objects: then an
-    empty folder is not the store's, and no file is written into it.
+    empty folder is not the store's, and no file is written into it. part_bytes: of an upload in parts.
     """
 
     max_put_bytes: int | None = None
@@ -71,7 +71,9 @@ class LocalStore:
         reserve_bytes: int = 0,
         is_shared: bool = False,
         has_objects: Callable[[], bool] = lambda: False,
+        part_bytes: int | None = None,
     ) -> None:
+        self.part_bytes = part_bytes or PART_BYTES
         self.is_shared, self._has_objects = is_shared, has_objects
         self._folder = Folder(root, self._require_new)
         self._url = url
@@ -171,7 +173,7 @@ class LocalStore:
         names = self._folder.names(place)
         if has_one_file(names):
             return PartReceiver(
-                self._folder, place, number, size, part_bytes=PART_BYTES, reserve_bytes=reserve
+                self._folder, place, number, size, part_bytes=self.part_bytes, reserve_bytes=reserve
             )
         return Receiver(self._folder, (*place, str(number)), size, None, make=False, reserve_bytes=reserve)
 
@@ -215,7 +217,7 @@ class LocalStore:
         with Receiver(self._folder, (PARTS, upload, "key"), len(str(key)), None) as receiver:
             receiver.add(str(key).encode())
             receiver.finish()
-        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES))
+        return UploadInParts(upload, self.part_bytes, number_of_parts(size, self.part_bytes))
 
     def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
         self._require_upload(key, upload)
@@ -225,7 +227,7 @@ class LocalStore:
             if stored and self.find(key) is None:  # the file became the object, which was removed
                 raise NoSuchObject("There is no such upload.")
             stored = stored or frozenset(int(name) for name in names if _NUMBER.match(name))
-        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES), stored)
+        return UploadInParts(upload, self.part_bytes, number_of_parts(size, self.part_bytes), stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
         found = self.find_parts(key, upload, size)
@@ -254,7 +256,7 @@ class LocalStore:
             publish(self._folder, (PARTS, upload), key.sha256, _place(key))
             return
         with self.receive(key, size) as receiver:
-            for number in range(1, number_of_parts(size, PART_BYTES) + 1):
+            for number in range(1, number_of_parts(size, self.part_bytes) + 1):
                 for chunk in _chunks(self._folder.open((PARTS, upload, str(number))), 0):
                     receiver.add(chunk)
             receiver.finish()

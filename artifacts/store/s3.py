@@ -69,7 +69,8 @@ class S3Store:
     """A bucket. Credentials come from boto3's chain: environment, configuration file, or the machine's role.
 
     now: the time, for the end of a signed request as it is reported. skew_seconds: how far the clocks of
-    dispatcher and store may differ: signed requests live so much longer.
+    dispatcher and store may differ: signed requests live so much longer. part_bytes: of an upload in parts;
+    larger ones for an object that would have too many.
     """
 
     is_shared = True
@@ -77,8 +78,14 @@ class S3Store:
     max_object_bytes: int | None = MAX_OBJECT_BYTES
 
     def __init__(
-        self, place: S3Place, now: Callable[[], datetime], *, skew_seconds: float = SKEW_SECONDS
+        self,
+        place: S3Place,
+        now: Callable[[], datetime],
+        *,
+        skew_seconds: float = SKEW_SECONDS,
+        part_bytes: int = PART_BYTES,
     ) -> None:
+        self.part_bytes = part_bytes
         self._place = place
         self._now = now
         self._skew_seconds = skew_seconds
@@ -165,7 +172,7 @@ class S3Store:
     def write(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
         if self._has(key):
             return
-        if size > PART_BYTES:
+        if size > self.part_bytes:
             self._write_parts(key, size, chunks)
             return
         with SpooledTemporaryFile(PART_AGAIN_BYTES) as kept:
@@ -245,11 +252,11 @@ class S3Store:
         token = secrets.token_hex(8)
         with _store_errors():
             begun = self._client().create_multipart_upload(**self._unchecked(key, token))
-        return _in_parts(f"{token}:{begun['UploadId']}", size)
+        return _in_parts(f"{token}:{begun['UploadId']}", size, self.part_bytes)
 
     def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
         stored = frozenset(self._stored_parts(self._upload(key, upload), size))
-        return _in_parts(upload, size, stored)
+        return _in_parts(upload, size, self.part_bytes, stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
         named = self._upload(key, upload)
@@ -266,7 +273,7 @@ class S3Store:
 
     def _join(self, named: Mapping[str, str], size: int) -> None:
         found = self._stored_parts(named, size)
-        parts = number_of_parts(size, _part_bytes(size))
+        parts = number_of_parts(size, _part_bytes(size, self.part_bytes))
         missing = sorted(set(range(1, parts + 1)) - found.keys())
         if missing:
             raise NoSuchObject(f"{len(missing)} of {parts} parts are missing, the first is {missing[0]}.")
@@ -299,7 +306,7 @@ class S3Store:
         """Copy what was checked inside the store, in parts: a single copy may take longer than an answer."""
         client, named = self._client(), self._named(key)
         source = {"CopySource": dict(joined), "CopySourceIfMatch": tag}
-        if size <= PART_BYTES:
+        if size <= self.part_bytes:
             with _source_errors():
                 client.copy_object(**named, **source)
             return
@@ -307,7 +314,7 @@ class S3Store:
             upload = client.create_multipart_upload(**named)["UploadId"]
         done = []
         try:
-            part_bytes = _part_bytes(size)
+            part_bytes = _part_bytes(size, self.part_bytes)
             for number, first in enumerate(range(0, size, part_bytes), 1):
                 last = min(first + part_bytes, size) - 1
                 with _source_errors():
@@ -357,7 +364,7 @@ class S3Store:
         try:
             with _store_errors():
                 for page in pages:
-                    found |= _complete_ones(page.get("Parts", ()), size)
+                    found |= _complete_ones(page.get("Parts", ()), size, self.part_bytes)
         except _BadRequest:  # some servers' answer to an upload of another key
             raise NoSuchObject("There is no such upload.") from None
         return found
@@ -483,22 +490,21 @@ def _new_client(endpoint: str, region: str) -> Any:
     )
 
 
-def _part_bytes(size: int, least: int | None = None) -> int:
+def _part_bytes(size: int, least: int) -> int:
     """Return the size of the parts of an object of `size` bytes: as small as S3 takes them, but `least` or
-    more (default: `PART_BYTES`), in whole MiB beyond that."""
-    least = PART_BYTES if least is None else least
+    more, in whole MiB beyond that."""
     of_most = -(-size // MAX_PARTS)
     return least if of_most <= least else -(-of_most // CHUNK_BYTES) * CHUNK_BYTES
 
 
-def _in_parts(upload: str, size: int, stored: frozenset[int] = frozenset()) -> UploadInParts:
-    part_bytes = _part_bytes(size)
+def _in_parts(upload: str, size: int, least: int, stored: frozenset[int] = frozenset()) -> UploadInParts:
+    part_bytes = _part_bytes(size, least)
     return UploadInParts(upload, part_bytes, number_of_parts(size, part_bytes), stored)
 
 
-def _complete_ones(parts: Iterable[Mapping[str, Any]], size: int) -> dict[int, str]:
+def _complete_ones(parts: Iterable[Mapping[str, Any]], size: int, least: int) -> dict[int, str]:
     """Return the tags of the parts that have the size of their number in an object of `size` bytes."""
-    found, part_bytes = {}, _part_bytes(size)
+    found, part_bytes = {}, _part_bytes(size, least)
     for part in parts:
         with suppress(ValueError):  # no such number
             if part["Size"] == size_of_part(size, part_bytes, part["PartNumber"]):

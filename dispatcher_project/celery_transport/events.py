@@ -31,11 +31,15 @@ _PAUSE_SECONDS = 1.0
 
 
 class EventPublisher:
-    """Publishes events from one thread with one connection; the thread starts with the first event."""
+    """Publishes events from one thread with one connection; the thread starts with the first event.
 
-    def __init__(self, app: Any) -> None:
+    max_unsent: newest events that wait for the broker. pause_seconds: before the next try.
+    """
+
+    def __init__(self, app: Any, *, max_unsent: int = MAX_UNSENT_EVENTS) -> None:
         self._app = app
-        self._unsent: deque[tuple[Any, dict[str, Any]]] = deque(maxlen=MAX_UNSENT_EVENTS)
+        self.pause_seconds = _PAUSE_SECONDS
+        self._unsent: deque[tuple[Any, dict[str, Any]]] = deque(maxlen=max_unsent)
         self._more = threading.Event()
         self._idle = threading.Event()
         self._lock = threading.Lock()
@@ -71,7 +75,7 @@ class EventPublisher:
                 broken = True
                 self._disconnect()
                 self._more.set()
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(self.pause_seconds)
 
     def _publish_unsent(self) -> None:
         while self._unsent:

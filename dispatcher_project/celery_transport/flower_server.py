@@ -27,13 +27,15 @@ BOUNDS: dict[str, Any] = {
 
 
 class BoundedHTTPServer(HTTPServer):
-    """Tornado's server with `BOUNDS` and at most `MAX_CONNECTIONS` connections."""
+    """Tornado's server with `BOUNDS` and at most `max_connections` connections."""
+
+    max_connections = MAX_CONNECTIONS
 
     def initialize(self, *args: Any, **options: Any) -> None:
         super().initialize(*args, **{**BOUNDS, **options})
 
     def handle_stream(self, stream: Any, address: tuple[Any, ...]) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if len(self._connections) >= self.max_connections:
             stream.close()
             return
         super().handle_stream(stream, address)

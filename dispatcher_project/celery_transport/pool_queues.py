@@ -24,10 +24,17 @@ class PoolWatch:
     """Reads the pools from the database, in its own thread. Without the database the known pools stay.
 
     pools: only these, whether they exist yet or not; None: all. host: process of a pinned worker, for its
-    queues.
+    queues. look_seconds: time between two reads without an announcement.
     """
 
-    def __init__(self, pools: Collection[str] | None, *, host: str | None = None) -> None:
+    def __init__(
+        self,
+        pools: Collection[str] | None,
+        *,
+        host: str | None = None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._look_seconds = look_seconds
         self._only = None if pools is None else frozenset(pools)
         self._host = host
         self._known: frozenset[str] = self._only or frozenset()
@@ -64,7 +71,7 @@ class PoolWatch:
 
     def _run(self) -> None:
         while True:
-            self._nudged.wait(LOOK_SECONDS)
+            self._nudged.wait(self._look_seconds)
             self._nudged.clear()
             if self._stopping.is_set():
                 break

@@ -108,8 +108,8 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the steps and print them. Returns the exit status."""
+def main(arguments: Sequence[str], *, stream_seconds: float = STREAM_SECONDS) -> int:
+    """Run the steps and print them. Returns the exit status. stream_seconds: see `Check`."""
     options_of = parser()
     options = options_of.parse_args(arguments)
     key = options.key or os.environ.get(KEY_VARIABLE)
@@ -122,7 +122,15 @@ def main(arguments: Sequence[str]) -> int:
         options_of.error(str(error))
     steps = []
     try:
-        for step in Check(options.url, transport, options.model, payload, options.timeout).steps():
+        check = Check(
+            options.url,
+            transport,
+            options.model,
+            payload,
+            options.timeout,
+            stream_seconds=stream_seconds,
+        )
+        for step in check.steps():
             steps.append(step)
             if not options.json:
                 sys.stdout.write(_line(step))
@@ -151,8 +159,16 @@ class Check:
     """
 
     def __init__(
-        self, url: str, transport: Transport, model: str | None, payload: Any, seconds: float
+        self,
+        url: str,
+        transport: Transport,
+        model: str | None,
+        payload: Any,
+        seconds: float,
+        *,
+        stream_seconds: float = STREAM_SECONDS,
     ) -> None:
+        self._stream_seconds = stream_seconds
         self._url = url.rstrip("/")
         self._transport = transport
         self._model = model
@@ -308,7 +324,7 @@ class Check:
 
     def _stream(self, job_id: str) -> Step:
         begun = time.monotonic()
-        patience = STREAM_SECONDS + 2 * self._round_trip
+        patience = self._stream_seconds + 2 * self._round_trip
         what = f"buffered: nothing of the event stream came within {patience:.1f} s"
         advice = f"let the proxy not buffer text/event-stream ({_GUIDE}, the proxy before the web)"
         buffered = Step("events", Level.ERROR, what, advice)

@@ -118,11 +118,21 @@ BatchHandler = Callable[[Sequence[Asked]], Sequence[Reply]]
 
 
 class SubmitBatcher:
-    """ASGI application that collects submits into batches. site: answers all other requests."""
+    """ASGI application that collects submits into batches. site: answers all other requests. max_group: most
+    submits of one batch. handlers, extra_handlers: batches at once."""
 
-    def __init__(self, site: Application, handler: BatchHandler) -> None:
+    def __init__(
+        self,
+        site: Application,
+        handler: BatchHandler,
+        *,
+        max_group: int = MAX_GROUP,
+        handlers: int = HANDLERS,
+        extra_handlers: int = EXTRA_HANDLERS,
+    ) -> None:
         self._site, self._handler = site, handler
-        self._threads = ThreadPoolExecutor(HANDLERS + EXTRA_HANDLERS, thread_name_prefix="submit")
+        self._max_group, self._handlers, self._most_handlers = max_group, handlers, handlers + extra_handlers
+        self._threads = ThreadPoolExecutor(self._most_handlers, thread_name_prefix="submit")
         self._busy = 0
         self._began_at = 0.0
         self._due: asyncio.Handle | None = None
@@ -138,7 +148,7 @@ class SubmitBatcher:
         self._waiting.append(asked)
         if self._due is None:  # at the end of this loop iteration, with the other submits that are ready
             self._due = asyncio.get_running_loop().call_soon(self._begin)
-        elif len(self._waiting) >= MAX_GROUP:
+        elif len(self._waiting) >= self._max_group:
             self._begin()
         reply = await asked.reply
         if reply.pass_on is not None:
@@ -156,12 +166,12 @@ class SubmitBatcher:
             self._due.cancel()
             self._due = None
         loop = asyncio.get_running_loop()
-        while self._waiting and self._busy < HANDLERS + EXTRA_HANDLERS:
+        while self._waiting and self._busy < self._most_handlers:
             patience = self._began_at + PATIENCE_SECONDS - loop.time()
-            if self._busy >= HANDLERS and patience > 0 and len(self._waiting) < MAX_GROUP:
+            if self._busy >= self._handlers and patience > 0 and len(self._waiting) < self._max_group:
                 self._due = loop.call_later(patience, self._begin)
                 return
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_group))]
             self._busy += 1
             self._began_at = loop.time()
             answering = loop.run_in_executor(self._threads, self._answer, batch)

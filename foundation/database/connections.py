@@ -30,9 +30,17 @@ SHORT_ROWS = 64
 
 
 class ConnectionPool:
-    """A pool of database connections. most: number of connections; further threads wait. Thread-safe."""
+    """A pool of database connections. most: number of connections; further threads wait. wait_seconds: for so
+    long. check_after_seconds: idle time after which a connection is checked. Thread-safe."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        most: int = MAX_CONNECTIONS,
+        *,
+        wait_seconds: float = WAIT_SECONDS,
+        check_after_seconds: float = CHECK_AFTER_SECONDS,
+    ) -> None:
+        self._wait_seconds, self._check_after_seconds = wait_seconds, check_after_seconds
         self._places = threading.BoundedSemaphore(most)
         self._idle: list[tuple[float, Any]] = []
 
@@ -64,8 +72,8 @@ class ConnectionPool:
             self._idle.pop()[1].close()
 
     def _take(self) -> Any:
-        if not self._places.acquire(timeout=WAIT_SECONDS):
-            raise OperationalError(f"no connection came free in {WAIT_SECONDS:.0f} s")
+        if not self._places.acquire(timeout=self._wait_seconds):
+            raise OperationalError(f"no connection came free in {self._wait_seconds:.0f} s")
         try:
             return self._idle_or_new()
         except BaseException:
@@ -79,7 +87,7 @@ class ConnectionPool:
             lent = connections.create_connection(DEFAULT_DB_ALIAS)
             lent.inc_thread_sharing()
             return lent
-        if lent.errors_occurred or time.monotonic() - since > CHECK_AFTER_SECONDS:
+        if lent.errors_occurred or time.monotonic() - since > self._check_after_seconds:
             lent.close_if_unusable_or_obsolete()
         return lent
 

@@ -20,7 +20,6 @@ from gpu_host.node.runs import Counters, Run, RunLog, RunOrder
 CANCELLED_ANSWER = b'{"status": "failed", "error": "The run was cancelled.", "error_code": "cancelled"}'
 
 
-_MAX_SLOT_NAMES = 4096
 """Names of dispatcher slots that are kept; there are fewer real slots on a node."""
 
 
@@ -171,7 +170,7 @@ class Admission:
             self._log.refuse(order, "stale_fence", running=len(self._active))
             raise Refused(409, "stale_fence", f"Slot {order.slot} was leased again since this was sent.")
         self._fences[order.slot] = order.fence
-        if len(self._fences) > _MAX_SLOT_NAMES:
+        if len(self._fences) > self._config.max_slot_names:
             del self._fences[next(iter(self._fences))]
 
     def _check_room(self, order: RunOrder) -> None:

@@ -10,6 +10,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from gpu_host.node.http_server import RequestTimes
+
 TOKEN_VARIABLE = "GPU_NODE_TOKEN"
 MODES = ("sync", "async", "auto")
 RESERVED_NAMES = frozenset({"health", "status", "cancel", "runs", "faults"})
@@ -39,7 +41,11 @@ class NodeConfig:
 
     log_runs: lines of ``GET /runs``. log_file: starts, ends and refusals of runs are appended to it as JSON
     lines; empty: no file. cancel_wait_seconds: how long a cancel waits for the handler to stop. push: send
-    results to ``X-Callback-Url``. max_connections: each has a thread; a request waits on its own.
+    results to ``X-Callback-Url``; push_pause_seconds: before the second try, doubled for each further one.
+    max_connections: each has a thread; a request waits on its own. request_times: of connections.
+
+    max_slot_names: slots whose last fence is remembered. tidy_seconds: how often files of old runs are
+    removed.
 
     token: every request must send ``Authorization: Bearer <token>``; empty: none. A node that other machines
     can reach needs one, unless it is `open_to_all`.
@@ -63,6 +69,10 @@ class NodeConfig:
     max_body_bytes: int = 32 * 1024 * 1024
     max_connections: int = 512
     push: bool = True
+    push_pause_seconds: float = 0.5
+    request_times: RequestTimes = field(default_factory=RequestTimes)
+    max_slot_names: int = 4096
+    tidy_seconds: float = 60.0
     token: str = field(default="", repr=False)
     open_to_all: bool = False
 

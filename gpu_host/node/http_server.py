@@ -34,12 +34,21 @@ _NO_DESCRIPTOR_SECONDS = 0.05
 _BACKLOG = 512
 _MAX_DIGITS = 15
 
-IDLE_SECONDS = 75.0
-"""How long an answered connection waits for its next request. The dispatcher closes an idle one after 4 s."""
-HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
-BODY_IDLE_SECONDS = 10.0
-BODY_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """How long a request may take to come, in seconds.
+
+    head: its head. idle: the next request of an answered connection; the dispatcher closes an idle one after
+    4 s. body: its body. body_idle: each part of the body.
+    """
+
+    head: float = 10.0
+    idle: float = 75.0
+    body: float = 120.0
+    body_idle: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +150,11 @@ class HttpServer:
         max_body_bytes: int,
         max_connections: int,
         token: str,
+        times: RequestTimes = RequestTimes(),
         any_name: bool = False,
     ) -> None:
         self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes
+        self.times = times
         self.connections = Connections(max_connections)
         self._expected = f"Bearer {token}".encode() if token else b""
         self._any_name = any_name
@@ -238,7 +249,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self._reading = TimedReader(self.connection)
+        self._reading = TimedReader(self.connection, self.server.times)
         self.rfile = io.BufferedReader(self._reading, 64 * 1024)
 
     def handle_one_request(self) -> None:
@@ -425,10 +436,10 @@ class HeadTooLarge(ConnectionError):
 class TimedReader(io.RawIOBase):
     """Reads a connection within time and size limits. Raises TimeoutError, HeadTooLarge."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, times: RequestTimes = RequestTimes()) -> None:
+        self._connection, self._times = connection, times
         self._idle = False
-        self._until = time.monotonic() + HEAD_SECONDS
+        self._until = time.monotonic() + times.head
         self._left: int | None = HEAD_BYTES
         """Bytes of the head that may still come. None: the body is being read."""
 
@@ -437,18 +448,18 @@ class TimedReader(io.RawIOBase):
 
     def await_next_head(self) -> None:
         """Set the limits for the next request's head."""
-        self._idle, self._until, self._left = True, time.monotonic() + IDLE_SECONDS, HEAD_BYTES
+        self._idle, self._until, self._left = True, time.monotonic() + self._times.idle, HEAD_BYTES
 
     def await_body(self) -> None:
         """Set the limits for a request's body."""
-        self._idle, self._until, self._left = False, time.monotonic() + BODY_SECONDS, None
+        self._idle, self._until, self._left = False, time.monotonic() + self._times.body, None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Read within the limits that are set."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._connection.settimeout(left if self._left is not None else min(left, BODY_IDLE_SECONDS))
+        self._connection.settimeout(left if self._left is not None else min(left, self._times.body_idle))
         if self._left is not None:
             if not self._left:
                 raise HeadTooLarge
@@ -457,5 +468,5 @@ class TimedReader(io.RawIOBase):
         if self._left is not None:
             self._left -= count
         if self._idle and count:
-            self._idle, self._until = False, time.monotonic() + HEAD_SECONDS
+            self._idle, self._until = False, time.monotonic() + self._times.head
         return count

@@ -202,19 +202,26 @@ def _printable(text: object) -> str:
 class Registering(threading.Thread):
     """Registers the models one after another, with retries until the dispatcher answers, then exits.
 
-    say: receives a line for each model, with the reason if the dispatcher refuses it."""
+    say: receives a line for each model, with the reason if the dispatcher refuses it. first_pause_seconds:
+    before the second try."""
 
     def __init__(
-        self, registration: Registration, orders: list[dict[str, Any]], say: Callable[[str], object]
+        self,
+        registration: Registration,
+        orders: list[dict[str, Any]],
+        say: Callable[[str], object],
+        *,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
     ) -> None:
         super().__init__(name="register", daemon=True)
         self._registration, self._orders, self._say = registration, orders, say
+        self._first_pause_seconds = first_pause_seconds
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Register all models."""
         for body in self._orders:
-            pause = FIRST_PAUSE_SECONDS
+            pause = self._first_pause_seconds
             while not self._stopped.is_set():
                 try:
                     warnings = register(self._registration, body)

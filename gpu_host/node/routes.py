@@ -109,7 +109,10 @@ class Routes:
 
     def _push(self, run: Run) -> None:
         if self._node.config.push and run.order.callback_url and run.outcome in ("success", "failed"):
-            run.delivered = push(run, self._node.stopping) or run.delivered
+            run.delivered = (
+                push(run, self._node.stopping, pause_seconds=self._node.config.push_pause_seconds)
+                or run.delivered
+            )
 
     def _reply_for(self, run: Run, *, in_reply_to_run: bool = False, after: int = 0) -> Reply:
         """Return the answer of a run that ended, else its progress. after: how many lines of its log the

@@ -33,7 +33,6 @@ from gpus.protocol import NODE
 _JOIN_SECONDS = 2.0
 _FETCH_SECONDS = 10.0
 """When the node stops, it waits at most this long for a poll of an ended run."""
-_OLD_FILES_SECONDS = 60.0
 
 
 def _do_nothing() -> None:
@@ -72,6 +71,7 @@ class Node:
             max_body_bytes=config.max_body_bytes,
             max_connections=config.max_connections,
             token=config.token,
+            times=config.request_times,
             any_name=config.open_to_all,
         )
 
@@ -165,7 +165,7 @@ class Node:
         return Admission(self.config, counters=self.counters, log=self.log, output_root=self._output_root)
 
     def _tidy(self, root: Path) -> None:
-        while not self.stopping.wait(_OLD_FILES_SECONDS):
+        while not self.stopping.wait(self.config.tidy_seconds):
             remove_old(root, self.admission.running())
 
     def __enter__(self) -> Node:

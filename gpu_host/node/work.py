@@ -66,14 +66,14 @@ def failed_answer(text: str, code: str, trace: str = "") -> bytes:
 log = logging.getLogger(__name__)
 
 _TRIES = 4
-_PAUSE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 10.0
 
 
-def push(run: Run, stopping: threading.Event) -> bool:
+def push(run: Run, stopping: threading.Event, *, pause_seconds: float) -> bool:
     """POST the run's answer with the caller's token; return True if the caller accepted it.
 
-    Tries again for some seconds, then leaves it to the poll. A refusal (4xx) is final."""
+    Tries again for some seconds, then leaves it to the poll. pause_seconds: before the second try. A refusal
+    (4xx) is final."""
     for number in range(_TRIES):
         try:
             status = _post(run.order.callback_url, run.order.callback_token, run.answer_with_lines())
@@ -85,7 +85,7 @@ def push(run: Run, stopping: threading.Event) -> bool:
             log.info("push_refused job_id=%s status=%s", run.job_id, status)
             if status < 500 and status not in (408, 429):
                 return False
-        if number + 1 < _TRIES and stopping.wait(_PAUSE_SECONDS * 2**number):
+        if number + 1 < _TRIES and stopping.wait(pause_seconds * 2**number):
             return False
     return False
 

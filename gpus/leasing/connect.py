@@ -6,6 +6,7 @@ leased four slots. Timeouts are short, because a worker that waits for Redis run
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -59,12 +60,11 @@ class _Blocking:
     """A redis-py connection with blocking system calls (see `foundation.network`); TLS has to wait in
     Python."""
 
-    released_at = -FRESH_SECONDS
+    released_at = -math.inf
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it is connected and was used within FRESH_SECONDS."""
-        return self._sock is not None and time.monotonic() - self.released_at < FRESH_SECONDS  # type: ignore[attr-defined]
+    def was_used_within(self, seconds: float) -> bool:
+        """Return True if it is connected and was used within so many seconds."""
+        return self._sock is not None and time.monotonic() - self.released_at < seconds  # type: ignore[attr-defined]
 
     def _connect(self) -> socket.socket:
         sock: socket.socket = super()._connect()  # type: ignore[misc]
@@ -81,11 +81,13 @@ class _Pool(redis.ConnectionPool):
     itself fails.
     """
 
+    fresh_seconds = FRESH_SECONDS
+
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
         if self.pid == os.getpid():  # else pool and lock belong to the parent process
             with self._lock:
                 free: Any = self._available_connections
-                if free and getattr(free[-1], "is_fresh", False):
+                if free and isinstance(free[-1], _Blocking) and free[-1].was_used_within(self.fresh_seconds):
                     self._in_use_connections.add(free[-1])
                     return free.pop()
         return super().get_connection()
@@ -96,18 +98,20 @@ class _Pool(redis.ConnectionPool):
 
 
 class _SentinelPool(SentinelConnectionPool):
-    """A Sentinel pool that queries the master's address every MASTER_SECONDS, not only when it connects.
+    """A Sentinel pool that queries the master's address every `master_seconds`, not only when it connects.
 
     Otherwise an idle process would keep using a former master that comes back, and every process one that
     only the Sentinels cannot reach. Connections to a former master are closed, those in use on release.
     """
 
+    master_seconds = MASTER_SECONDS
+
     def reset(self) -> None:
         super().reset()  # type: ignore[no-untyped-call]
-        self._asked_at, self._asking = -MASTER_SECONDS, threading.Lock()
+        self._asked_at, self._asking = -math.inf, threading.Lock()
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        if time.monotonic() - self._asked_at > MASTER_SECONDS and self._asking.acquire(blocking=False):
+        if time.monotonic() - self._asked_at > self.master_seconds and self._asking.acquire(blocking=False):
             try:
                 with suppress(RedisError):  # without an answer the known master stays
                     self.get_master_address()  # type: ignore[no-untyped-call]

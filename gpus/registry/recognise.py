@@ -22,6 +22,7 @@ from gpus.runners.recognition import (
     OWN_PROTOCOL,
     PAGE_BYTES,
     PAGE_SECONDS,
+    SITE_SECONDS,
     Proposal,
     Site,
     Unreachable,
@@ -52,10 +53,13 @@ def look_at(
     headers: Mapping[str, str] | None = None,
     ca_pem: str | None = None,
     transport: Transport | None = None,
+    page_seconds: float = PAGE_SECONDS,
+    site_seconds: float = SITE_SECONDS,
 ) -> Findings:
     """Read the server's pages with each runner that recognises its protocol.
 
-    url: of the server, or of one of its endpoints. headers: secret ones that it asks for. Raises
+    url: of the server, or of one of its endpoints. headers: secret ones that it asks for. page_seconds,
+    site_seconds: longest time for one page, and for all. Raises
     RegistryRefused for an invalid URL, or a server that does not answer.
     """
     _check_address(url)
@@ -64,11 +68,12 @@ def look_at(
         getter(
             transport or HttpTransport(),
             headers=headers or {},
-            timeout_seconds=PAGE_SECONDS,
+            timeout_seconds=page_seconds,
             connect_timeout_seconds=settings.DISPATCHER.connect_timeout_seconds,
             max_bytes=PAGE_BYTES,
             ca_pem=ca_pem,
         ),
+        seconds=site_seconds - page_seconds,
     )
     found: list[Proposal] = []
     try:

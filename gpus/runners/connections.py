@@ -367,9 +367,20 @@ def _tls(ca_pem: str | None) -> ssl.SSLContext:
 
 
 class Pool:
-    """A pool of idle connections, last used first. Thread-safe; a forked child starts with an empty pool."""
+    """A pool of idle connections, last used first. Thread-safe; a forked child starts with an empty pool.
 
-    def __init__(self) -> None:
+    max_idle_seconds: after so long, a connection is closed. fresh_seconds: so soon after its use, it is
+    checked without a poll. max_idle: idle connections to one origin.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_idle_seconds: float = MAX_IDLE_SECONDS,
+        fresh_seconds: float = FRESH_SECONDS,
+        max_idle: int = MAX_IDLE_PER_ORIGIN,
+    ) -> None:
+        self.max_idle_seconds, self.fresh_seconds, self.max_idle = max_idle_seconds, fresh_seconds, max_idle
         self._reset()
 
     def _reset(self) -> None:
@@ -387,7 +398,7 @@ class Pool:
                 if not waiting:
                     return None
                 since, connection = waiting.pop()
-            if _is_usable(connection, time.monotonic() - since):
+            if self._is_usable(connection, time.monotonic() - since):
                 connection.reused = True
                 return connection
             connection.close()
@@ -399,7 +410,7 @@ class Pool:
         with self._lock:
             waiting = self._idle.setdefault(origin, [])
             waiting.append((now, connection))
-            surplus = [waiting.pop(0)[1]] if len(waiting) > MAX_IDLE_PER_ORIGIN else []
+            surplus = [waiting.pop(0)[1]] if len(waiting) > self.max_idle else []
             if now - self._swept_at >= 1.0:
                 self._swept_at = now
                 surplus += self._sweep(now)
@@ -422,14 +433,13 @@ class Pool:
     def _sweep(self, now: float) -> list[Connection]:
         old = []
         for origin, waiting in list(self._idle.items()):
-            old += [connection for since, connection in waiting if now - since >= MAX_IDLE_SECONDS]
-            self._idle[origin] = [pair for pair in waiting if now - pair[0] < MAX_IDLE_SECONDS]
+            old += [connection for since, connection in waiting if now - since >= self.max_idle_seconds]
+            self._idle[origin] = [pair for pair in waiting if now - pair[0] < self.max_idle_seconds]
             if not self._idle[origin]:
                 del self._idle[origin]
         return old
 
-
-def _is_usable(connection: Connection, idle_seconds: float) -> bool:
-    if idle_seconds >= MAX_IDLE_SECONDS:
-        return False
-    return connection.is_open() if idle_seconds < FRESH_SECONDS else connection.has_no_data()
+    def _is_usable(self, connection: Connection, idle_seconds: float) -> bool:
+        if idle_seconds >= self.max_idle_seconds:
+            return False
+        return connection.is_open() if idle_seconds < self.fresh_seconds else connection.has_no_data()

@@ -56,17 +56,24 @@ class Site:
     """The pages of one server; each is fetched once.
 
     url: as the operator gave it, without a slash at its end. root: its origin. problems: sentences about
-    pages that could not be read, for the operator.
+    pages that could not be read, for the operator. seconds: for all pages; none is begun after that.
     """
 
-    def __init__(self, url: str, get: Get, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        get: Get,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        seconds: float = SITE_SECONDS - PAGE_SECONDS,
+    ) -> None:
         parts = urlsplit(url)
         self.url = url.rstrip("/")
         self.root = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         self.path = parts.path.rstrip("/")
         self.problems: list[str] = []
-        self._get, self._clock = get, clock
-        self._until = clock() + SITE_SECONDS - PAGE_SECONDS
+        self._get, self._clock, self._seconds = get, clock, seconds
+        self._until = clock() + seconds
         self._pages: dict[str, Response | None] = {}
 
     def page(self, url: str) -> Response | None:
@@ -93,9 +100,7 @@ class Site:
 
     def _fetch(self, url: str) -> Response | None:
         if self._clock() >= self._until:
-            self._note(
-                f"The server took over {SITE_SECONDS - PAGE_SECONDS:.0f} s; its other pages were not read."
-            )
+            self._note(f"The server took over {self._seconds:.0f} s; its other pages were not read.")
             return None
         try:
             answer = self._get(url)

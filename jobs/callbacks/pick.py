@@ -26,13 +26,8 @@ from jobs.models import Callback, ReceiverCircuit
 
 Queue = tuple[int, str]
 """A tenant's id and its receiver, as host:port."""
-TENANTS_LOOKED_AT = 50
-"""Tenants of one pick: half of them those of the messages that are due longest, the others round robin."""
 LONGEST_DUE = 200
 """Messages whose tenants come first."""
-QUEUES_LOOKED_AT = 500
-"""Queues of one tenant in one pick; the next pick continues after them."""
-PICKED_AT_ONCE = 200
 _FILLED_IN = 500
 _QUEUES_PER_STATEMENT = 50
 _TENANTS = """
@@ -194,11 +189,22 @@ class DueQueue:
     circuit: Circuit
 
 
+@dataclass(frozen=True, slots=True)
+class PickLimits:
+    """Limits of one pick. tenants: half of them those of the messages that are due longest, the others round
+    robin. queues: of one tenant; the next pick continues after them. messages: that may start."""
+
+    tenants: int = 50
+    queues: int = 500
+    messages: int = 200
+
+
 class Picker:
     """Picks due messages. Keeps its position between picks, so that each queue gets its turn however many
     there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: PickLimits | None = None) -> None:
+        self._limits = limits or PickLimits()
         self._receiver_before: dict[int, str] = {}
         self._tenant_before = 0
 
@@ -211,7 +217,7 @@ class Picker:
         fill_in_queues()
         tenants = self._next_tenants(longest_due, shares)
         due = {tenant_id: list(self._due_queues(tenant_id, now)) for tenant_id in tenants}
-        chosen = _plan(due, shares.copy(), now)
+        chosen = _plan(due, shares.copy(), now, self._limits.messages)
         found = _messages(chosen, now)
         got = Counter((tenant_id, receiver) for _, tenant_id, receiver in found)
         queues = [one for queues in due.values() for one in queues]
@@ -221,16 +227,17 @@ class Picker:
     def _next_tenants(self, longest_due: Sequence[int | None], shares: Shares) -> list[int]:
         tenants = [tenant_id for tenant_id in tenants_with_pending() if shares.tenant_may_start(tenant_id)]
         may_start = set(tenants)
-        due = [one for one in dict.fromkeys(longest_due) if one in may_start][: TENANTS_LOOKED_AT // 2]
+        due = [one for one in dict.fromkeys(longest_due) if one in may_start][: self._limits.tenants // 2]
         turned = [one for one in tenants if one > self._tenant_before]
         turned += [one for one in tenants if one <= self._tenant_before]
-        chosen = turned[: TENANTS_LOOKED_AT - len(due)]
+        chosen = turned[: self._limits.tenants - len(due)]
         self._tenant_before = chosen[-1] if len(turned) > len(chosen) else 0
         return sorted(dict.fromkeys([*due, *chosen]), key=shares.of_tenant)
 
     def _due_queues(self, tenant_id: int, now: datetime) -> Iterator[DueQueue]:
-        queues = read_queues(tenant_id, self._receiver_before.pop(tenant_id, ""))
-        if len(queues) == QUEUES_LOOKED_AT:
+        most = self._limits.queues
+        queues = read_queues(tenant_id, self._receiver_before.pop(tenant_id, ""), most)
+        if len(queues) == most:
             self._receiver_before[tenant_id] = queues[-1].queue[1]
         return (one for one in queues if one.due_at <= now)
 
@@ -248,13 +255,13 @@ def tenants_with_pending() -> list[int]:
     return [row[0] for row in _rows(_TENANTS, [])]
 
 
-def read_queues(tenant_id: int, receiver_before: str = "") -> list[DueQueue]:
+def read_queues(tenant_id: int, receiver_before: str = "", most: int = 500) -> list[DueQueue]:
     """Return a tenant's queues with pending messages, also of those that are due later, in order of
     receivers.
 
-    receiver_before: begin after this one. At most `QUEUES_LOOKED_AT`.
+    receiver_before: begin after this one. At most `most`.
     """
-    rows = _rows(_QUEUES, [tenant_id, receiver_before, tenant_id, tenant_id, QUEUES_LOOKED_AT])
+    rows = _rows(_QUEUES, [tenant_id, receiver_before, tenant_id, tenant_id, most])
     circuits = ReceiverCircuit.objects.filter(tenant_id=tenant_id, receiver__in=[row[0] for row in rows])
     known = {
         receiver: Circuit(failures, resting_until)
@@ -267,16 +274,16 @@ def read_queues(tenant_id: int, receiver_before: str = "") -> list[DueQueue]:
     ]
 
 
-def _plan(due: Mapping[int, Sequence[DueQueue]], plan: Shares, now: datetime) -> Counter[Queue]:
-    """Return how many messages of each queue may start: tenants in turn, each with its queue that has the
-    fewest in flight."""
+def _plan(due: Mapping[int, Sequence[DueQueue]], plan: Shares, now: datetime, most: int) -> Counter[Queue]:
+    """Return how many messages of each queue may start, `most` in all: tenants in turn, each with its queue
+    that has the fewest in flight."""
     chosen: Counter[Queue] = Counter()
     heaps = []
     for queues in due.values():
         heap = [(plan.of_queue(one.queue), one.due_at, one.queue, one.circuit) for one in queues]
         heapify(heap)
         heaps.append(heap)
-    while heaps and chosen.total() < PICKED_AT_ONCE:
+    while heaps and chosen.total() < most:
         for heap in heaps:
             while heap:
                 in_flight, due_at, queue, circuit = heappop(heap)

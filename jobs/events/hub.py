@@ -112,10 +112,10 @@ def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapp
     return {name: value for name, value in data.items() if name != "text"}
 
 
-def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
+def read_new_events(cursors: Mapping[str, int], most: int = MAX_EVENTS) -> dict[str, NewEvents]:
     """Return the new events of jobs that exist, by job id.
 
-    cursors: number of the last seen event, by job id. At most `MAX_EVENTS` are read in all, and at least one
+    cursors: number of the last seen event, by job id. At most `most` are read in all, and at least one
     of each job that has any.
     """
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
@@ -126,7 +126,7 @@ def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
             moved.setdefault(cursors[job_id], []).append(job_id)
     events: dict[str, list[SeenEvent]] = {}
     if moved:
-        each = max(1, MAX_EVENTS // sum(map(len, moved.values())))
+        each = max(1, most // sum(map(len, moved.values())))
         # a range of numbers bounds the rows; it is empty only if events of refused attempts were deleted
         conditions = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
         for row in Event.objects.filter(Q(*conditions, _connector=Q.OR)).order_by("job_id", "seq"):
@@ -230,7 +230,8 @@ class EventHub:
     """The event hub of one event loop; starts with the first listener, ends with `close`.
 
     redis_url: for the subscription. read: reads new events from the database. poll_seconds: period of reading
-    all watched jobs without a subscription. check_seconds: the same with a subscription.
+    all watched jobs without a subscription. check_seconds: the same with a subscription. silence_seconds:
+    after so long without a message, the subscription is checked.
     """
 
     def __init__(
@@ -240,8 +241,9 @@ class EventHub:
         read: Callable[[Mapping[str, int]], dict[str, NewEvents]] = read_new_events,
         poll_seconds: float = 1.5,
         check_seconds: float = 10.0,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        self._redis_url = redis_url
+        self._redis_url, self._silence_seconds = redis_url, silence_seconds
         self._read = read
         self._poll_seconds = poll_seconds
         self._check_seconds = check_seconds
@@ -349,14 +351,14 @@ class EventHub:
         clock = asyncio.get_running_loop().time
         received_at, pinged = clock(), False
         while True:
-            message = await pubsub.get_message(timeout=SILENCE_SECONDS)
+            message = await pubsub.get_message(timeout=self._silence_seconds)
             if message is not None:
                 received_at, pinged = clock(), False
                 if message["type"] == "message":
                     self._mark_dirty(read_announcement(message["data"]))
                     for pulse in self._pulses:
                         pulse.set()
-            elif clock() - received_at >= SILENCE_SECONDS:  # sooner: the confirmation
+            elif clock() - received_at >= self._silence_seconds:  # sooner: the confirmation
                 if pinged:
                     raise redis.TimeoutError("the subscription's server does not answer")
                 await pubsub.ping()

@@ -55,17 +55,16 @@ def fleet_snapshot(
     search: str = "",
     troubled: bool = False,
     page: int = 0,
+    per_page: int = SERVERS_PER_PAGE,
 ) -> FleetSnapshot:
     """Return one page of servers with their slots and running attempts.
 
     search: part of a server's name. troubled: only servers that are not on, not healthy, or have a slot in
-    quarantine. page: from 0. Six queries, and one call to Redis per few servers.
+    quarantine. page: from 0, with `per_page` servers. Six queries, and one call to Redis per few servers.
     """
     servers = _servers(pool, search, troubled=troubled)
-    first = max(0, page) * SERVERS_PER_PAGE
-    chosen = list(
-        servers.select_related("pool").prefetch_related("placements")[first : first + SERVERS_PER_PAGE]
-    )
+    first = max(0, page) * per_page
+    chosen = list(servers.select_related("pool").prefetch_related("placements")[first : first + per_page])
     return _snapshot(chosen, servers.count(), leases, now)
 
 

@@ -102,17 +102,23 @@ class QueueSnapshot:
 
 
 def queue_snapshot(
-    leases: LeasesOf, now: datetime, past: History, *, with_shares: bool = True
+    leases: LeasesOf,
+    now: datetime,
+    past: History,
+    *,
+    with_shares: bool = True,
+    most_counted: int = MAX_COUNTED,
 ) -> QueueSnapshot:
     """Return the queues of all models, sorted by name. past: ended jobs. with_shares: compute the shares,
-    which costs one query per pool with waiting jobs."""
+    which costs one query per pool with waiting jobs. most_counted: jobs of a state outside the queue."""
     depths, away = depths_by_pool(leases)
     pauses = {(one.kind, one.name): one for one in queries.pauses()}
     configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
     running = dict(
         Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
     )
-    others = {state: _count(state) for state in (JobState.RETRYING, JobState.SCHEDULED, JobState.CANCELLING)}
+    outside = (JobState.RETRYING, JobState.SCHEDULED, JobState.CANCELLING)
+    others = {state: _count(state, most_counted) for state in outside}
     full = {pool for pool, depth in depths.items() if depth.waiting or depth.parked}
     oldest = _oldest(full | set(away))
     drains = {pool: _drain_seconds(leases, depths[pool]) for pool in full}
@@ -148,15 +154,15 @@ def queue_snapshot(
         tuple(one for (kind, _), one in pauses.items() if kind == Pause.Kind.TENANT),
         slots,
         tuple(away),
-        frozenset(state.value for state, found in others.items() if found.total() >= MAX_COUNTED),
+        frozenset(state.value for state, found in others.items() if found.total() >= most_counted),
     )
 
 
-def _count(state: JobState) -> Counter[str]:
-    """Count the jobs in a state by model, at most `MAX_COUNTED`; unordered, so that only the index is
+def _count(state: JobState, most: int) -> Counter[str]:
+    """Count the jobs in a state by model, at most `most`; unordered, so that only the index is
     read."""
     rows = Job.objects.filter(state=state.value).order_by()
-    return Counter(rows.values_list("model", flat=True)[:MAX_COUNTED])
+    return Counter(rows.values_list("model", flat=True)[:most])
 
 
 def working(slots: Mapping[str, int]) -> int:

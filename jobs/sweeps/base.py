@@ -82,7 +82,7 @@ def sweep_rows(name: str, rows: Iterable[Row], repair: Callable[[Row], bool]) ->
 def move_rows(
     name: str, rows: Sequence[Row], move: Callable[[Row], Moved | None], moved: list[Moved]
 ) -> SweepCount:
-    """Move at most `BATCH` rows in one transaction; if that fails, each row in its own.
+    """Move rows in one transaction, a batch of `in_batches`; if that fails, each row in its own.
 
     rows: sorted by job id, a lock order that prevents deadlocks. move: called inside the transaction; None
     without a change. moved: receives the results of `move` after the commit.
@@ -116,8 +116,8 @@ def clocks_disagree(ports: Ports) -> SweepCount | None:
     return None if report.agree else SweepCount(notes=(f"paused: {report}",))
 
 
-def in_batches(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
-    return (rows[first : first + BATCH] for first in range(0, len(rows), BATCH))
+def in_batches(rows: Sequence[Row], size: int = BATCH) -> Iterable[Sequence[Row]]:
+    return (rows[first : first + size] for first in range(0, len(rows), size))
 
 
 def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCount]) -> SweepCount:

@@ -24,7 +24,7 @@ from jobs.execution import follow_ups
 from jobs.execution.follow_ups import remove_tickets
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
+from jobs.sweeps.base import BATCH, SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
 from jobs.transitions import Ended
 
 Due = Callable[[Job], datetime]
@@ -35,7 +35,7 @@ LIMIT = 500
 _NOT_WAITING = [JobState.RUNNING.value, JobState.CANCELLING.value]
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, batch: int = BATCH) -> SweepCount:
     """repaired: jobs ended FAILED."""
     now = ports.clock.now()
     count = SweepCount()
@@ -43,7 +43,7 @@ def sweep(ports: Ports) -> SweepCount:
         (_past_deadline, attrgetter("deadline_at"), _deadline_passed),
         (_past_start_deadline, attrgetter("start_deadline_at"), _never_started),
     ):
-        for jobs in in_batches(overdue(now=now)):
+        for jobs in in_batches(overdue(now=now), batch):
             count += end_jobs("deadlines", jobs, due, ports, reason)
     return count
 

@@ -13,7 +13,7 @@ from jobs.domain.states import JobState
 from jobs.execution import follow_ups
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.sweeps.base import SweepCount, in_batches, move_rows
+from jobs.sweeps.base import BATCH, SweepCount, in_batches, move_rows
 from jobs.transitions import Ended
 
 LIMIT = 500
@@ -27,7 +27,7 @@ _due = statements.Read(
 )
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, batch: int = BATCH) -> SweepCount:
     """Queue the jobs again at their old place; cancel those with a requested cancel.
 
     Tickets are pushed together at the end; the sweep `reconcile` pushes those that Redis does not take now.
@@ -36,7 +36,7 @@ def sweep(ports: Ports) -> SweepCount:
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     moved: list[Job | Ended] = []
     count = SweepCount()
-    for rows in in_batches(due):
+    for rows in in_batches(due, batch):
         count += move_rows("due_retries", sorted(rows), lambda row: _queue(row, now), moved)
     follow_ups.after_ends([one for one in moved if isinstance(one, Ended)], ports)
     queued = [one for one in moved if isinstance(one, Job)]

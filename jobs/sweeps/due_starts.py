@@ -12,7 +12,7 @@ from jobs.domain.states import JobState
 from jobs.execution import follow_ups
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.sweeps.base import SweepCount, in_batches, move_rows
+from jobs.sweeps.base import BATCH, SweepCount, in_batches, move_rows
 
 LIMIT = 1000
 BUDGET_SECONDS = 0.5
@@ -27,7 +27,7 @@ _due = statements.Read(
 )
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, batch: int = BATCH) -> SweepCount:
     """Queue the due jobs, ordered by their `run_at`.
 
     The sweep `reconcile` pushes tickets that Redis does not take. Paused while the clock comparison of a new
@@ -40,7 +40,7 @@ def sweep(ports: Ports) -> SweepCount:
     now = ports.clock.now()  # the comparison of clocks may have set the time back
     due = [job_id for job_id, run_at in found if run_at <= now]
     count = SweepCount()
-    for some in in_batches(due):
+    for some in in_batches(due, batch):
         count += move_rows(
             "due_starts", sorted(some), lambda job: transitions.queue_scheduled(job, now), queued
         )

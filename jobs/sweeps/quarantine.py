@@ -79,19 +79,20 @@ def is_needed(_ports: Ports) -> bool:
     return _any_open()
 
 
-def sweep(ports: Ports) -> SweepCount:
-    """looked: open rows. repaired: slots freed.
+def sweep(ports: Ports, *, limit: int = LIMIT, at_once: int = PARALLEL_PROBES) -> SweepCount:
+    """limit: about how many slots of responsive and of silent servers are probed, each. at_once: probes in
+    parallel. looked: open rows. repaired: slots freed.
 
     Servers that answered the last probe are probed first; silent ones in the remaining time, because each
     costs a timeout.
     """
     now = ports.clock.now()
-    answering, silent = _due_servers(now)
+    answering, silent = _due_servers(now, limit)
     groups, count = _groups(_open_rows([*answering, *silent], now), ports)
     for group in groups:
         count += _free(group, past_run_limit(group.suspects(), now), ports)
     began = ports.clock.monotonic()
-    at_once = PARALLEL_PROBES if ports.parallel_probes > 1 else 1
+    at_once = at_once if ports.parallel_probes > 1 else 1
     for lane in (answering, silent):
         lane_groups = [group for group in groups if group.rows and group.server.pk in lane]
         lane_groups.sort(key=lambda group: lane[group.server.pk])
@@ -134,24 +135,24 @@ _servers = statements.Read(
 )
 
 
-def _due_servers(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
+def _due_servers(now: datetime, limit: int) -> tuple[dict[str, int], dict[str, int]]:
     """Return the servers to probe now, as (responsive, silent): each maps server id to its position in the
-    order. The longest unprobed come first; about `LIMIT` slots each."""
+    order. The longest unprobed come first; about `limit` slots each."""
     lanes: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for one in _servers():
         if one["server__healthy"] is not False:
             lanes[0].append(one)
         elif _is_silent_due(one, now):
             lanes[1].append(one)
-    return _longest_unprobed(lanes[0]), _longest_unprobed(lanes[1])
+    return _longest_unprobed(lanes[0], limit), _longest_unprobed(lanes[1], limit)
 
 
-def _longest_unprobed(servers: list[dict[str, Any]]) -> dict[str, int]:
+def _longest_unprobed(servers: list[dict[str, Any]], limit: int) -> dict[str, int]:
     servers.sort(key=lambda one: (one["first"] is not None, one["first"] or one["began"], one["server_id"]))
     chosen: dict[str, int] = {}
     rows = 0
     for turn, one in enumerate(servers):
-        if rows >= LIMIT:
+        if rows >= limit:
             break
         rows += one["rows"]
         chosen[one["server_id"]] = turn

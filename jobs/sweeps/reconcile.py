@@ -53,7 +53,8 @@ def _push_missing(pool: str, tickets: list[Ticket], leases: Leases, ports: Ports
 class ReconcileSweep:
     """Pushes missing tickets. Keeps the place where the last run stopped, by pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pages_per_run: int = PAGES_PER_RUN) -> None:
+        self._pages_per_run = pages_per_run
         self._cursors: dict[str, Place] = {}
 
     def __call__(self, ports: Ports) -> SweepCount:
@@ -76,7 +77,7 @@ class ReconcileSweep:
     def _walk(self, pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:
         place = self._cursors.pop(pool, FIRST_PLACE)
         count = SweepCount()
-        for _ in range(PAGES_PER_RUN):
+        for _ in range(self._pages_per_run):
             tickets, following = waiting_tickets(pool, after=place, before_us=before_us)
             if tickets:
                 count += SweepCount(len(tickets), _push_missing(pool, tickets, leases, ports))

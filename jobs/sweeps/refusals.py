@@ -29,10 +29,11 @@ MAX_ATTEMPTS = 1000
 """Attempts per job and run: no transaction is long."""
 
 
-def sweep(ports: Ports) -> SweepCount:
-    """looked: unfinished jobs with many attempts. repaired: jobs whose old refused attempts were deleted."""
+def sweep(ports: Ports, *, kept: int = ATTEMPTS_SHOWN) -> SweepCount:
+    """kept: newest attempts of a job that stay. looked: unfinished jobs with many attempts. repaired: jobs
+    whose old refused attempts were deleted."""
     often_tried = list(
-        Job.objects.filter(finished_at=None, attempts_made__gt=F("refusals_folded") + 2 * ATTEMPTS_SHOWN)
+        Job.objects.filter(finished_at=None, attempts_made__gt=F("refusals_folded") + 2 * kept)
         .order_by("id")
         .values_list("id", flat=True)[:MAX_JOBS]
     )
@@ -43,18 +44,18 @@ def sweep(ports: Ports) -> SweepCount:
     def fold(job_id: str) -> bool:
         with transaction.atomic():
             job = Job.objects.select_for_update().only("attempts_made").get(id=job_id)
-            folded = _remove_refused(job, Attempt.objects.filter(finished_at__lt=before))
+            folded = _remove_refused(job, Attempt.objects.filter(finished_at__lt=before), kept)
             Job.objects.filter(id=job_id).update(refusals_folded=F("refusals_folded") + folded)
         return folded > 0
 
     return sweep_rows("refusals", often_tried, fold)
 
 
-def _remove_refused(job: Job, old: QuerySet[Attempt]) -> int:
+def _remove_refused(job: Job, old: QuerySet[Attempt], kept: int) -> int:
     """Delete old refused attempts, each with its two events; return how many."""
     refused = old.filter(
         job_id=job.id,
-        number__lte=job.attempts_made - ATTEMPTS_SHOWN,
+        number__lte=job.attempts_made - kept,
         state=AttemptState.REFUSED.value,
         error_code=GpuBusy.code,
         counted=False,

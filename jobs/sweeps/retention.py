@@ -45,7 +45,7 @@ CIRCUITS_KEPT = timedelta(days=7)
 """Twice the time for which a callback is retried: no message is sent to that receiver any more."""
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, batch: int = BATCH) -> SweepCount:
     """looked: batches of jobs. repaired: rows deleted: jobs, pushed results that no attempt used, signs of
     dead workers, sign-in failures."""
     if why := clocks_disagree(ports):
@@ -58,7 +58,7 @@ def sweep(ports: Ports) -> SweepCount:
         removed += purge_jobs(ids)
         return True
 
-    count = sweep_rows("retention", _old_jobs(now, ports), purge)
+    count = sweep_rows("retention", _old_jobs(now, ports, batch), purge)
     ReceiverCircuit.objects.filter(failed_at__lt=now - CIRCUITS_KEPT).delete()
     return SweepCount(
         count.looked,
@@ -68,7 +68,7 @@ def sweep(ports: Ports) -> SweepCount:
     )
 
 
-def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
+def _old_jobs(now: datetime, ports: Ports, batch: int) -> Iterator[list[str]]:
     """Yield job ids in batches for at most `BUDGET_SECONDS`. Ids sort by creation time, which precedes the
     end: old jobs come first."""
     kept = timedelta(days=settings.DISPATCHER.retention_days)
@@ -80,11 +80,11 @@ def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
     last, began = "", ports.clock.monotonic()
     while ports.clock.monotonic() - began < BUDGET_SECONDS:
         jobs = Job.objects.filter(over, id__gt=last, id__lt=made_before).order_by("id")
-        page = list(jobs.values_list("id", flat=True)[:BATCH])
+        page = list(jobs.values_list("id", flat=True)[:batch])
         if page:
             last = page[-1]
             yield page
-        if len(page) < BATCH:
+        if len(page) < batch:
             return
 
 

@@ -83,14 +83,14 @@ def _transactions() -> tuple[int, int]:
     return int(oldest), int(coming)
 
 
-def _sum_up_ended(horizon: int) -> SweepCount:
+def _sum_up_ended(horizon: int, batch: int) -> SweepCount:
     """Add the ends up to this event id to the rollups, at most `MAX_STEPS` batches."""
     looked = written = 0
     for _ in range(MAX_STEPS):
         before = summed_up_to()
         if before >= horizon:
             break
-        ended, last = ended_between(before, horizon, BATCH)
+        ended, last = ended_between(before, horizon, batch)
         # retention may have deleted a tenant's last jobs, and then the tenant may be deleted
         known = set(
             Tenant.objects.filter(pk__in={one.tenant_id for one in ended}).values_list("pk", flat=True)
@@ -179,12 +179,12 @@ def _add_tags(ended: Iterable[EndedEvent]) -> int:
     return len(changed)
 
 
-def _fold_into_days(now: datetime) -> int:
-    """Replace the hours of days that are past their retention by one row a day; return the hours."""
+def _fold_into_days(now: datetime, most: int) -> int:
+    """Replace the oldest hours of days that are past their retention by one row a day; return the hours."""
     before = day_of(now - timedelta(seconds=KEPT_SECONDS[HOUR]))
     with transaction.atomic():
         SweepRun.objects.select_for_update().filter(name=CURSOR).first()
-        rows = list(Rollup.objects.filter(span_seconds=HOUR, at__lt=before).order_by("id")[:MAX_FOLDED])
+        rows = list(Rollup.objects.filter(span_seconds=HOUR, at__lt=before).order_by("id")[:most])
         sums: dict[Key, Sums] = {}
         for row in rows:
             sums.setdefault((span_begin(row.at, DAY), row.model, row.tenant_id), Sums()).add(_sums(row))
@@ -211,23 +211,27 @@ def _move_cursor(before: int, last: int, at: datetime | None) -> bool:
 class RollupsSweep:
     """Adds ends to the rollups and deletes old rollups; once a UTC day, turns old hours into days.
 
-    Keeps the event horizon of this process, and the last day on which it folded hours.
+    Keeps the event horizon of this process, and the last day on which it folded hours. batch: ends summed up
+    in one transaction. most_folded: hours turned into days in one run.
     """
 
-    def __init__(self, horizon: EventHorizon | None = None) -> None:
+    def __init__(
+        self, horizon: EventHorizon | None = None, *, batch: int = BATCH, most_folded: int = MAX_FOLDED
+    ) -> None:
         self._horizon = horizon or EventHorizon()
+        self._batch, self._most_folded = batch, most_folded
         self._folded: datetime | None = None
 
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: ends summed up. repaired: rollups written or deleted."""
-        count = _sum_up_ended(self._horizon.advance())
+        count = _sum_up_ended(self._horizon.advance(), self._batch)
         now = ports.clock.now()
         for span in (MINUTE, TEN_MINUTES):
             old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=KEPT_SECONDS[span]))
             count += SweepCount(repaired=old.delete()[0])
         if day_of(now) != self._folded:
-            folded = _fold_into_days(now)
-            self._folded = day_of(now) if folded < MAX_FOLDED else None
+            folded = _fold_into_days(now, self._most_folded)
+            self._folded = day_of(now) if folded < self._most_folded else None
             count += SweepCount(repaired=folded + _delete_old_days(now))
         return count
 

@@ -30,9 +30,10 @@ _PAGE = 500
 
 
 class UnknownObjectsSweep:
-    """Remembers how far the store is listed."""
+    """Remembers how far the store is listed. most: objects per run, read in pages of `page`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = MOST, page: int = _PAGE) -> None:
+        self._most, self._page = most, page
         self._after: ObjectKey | None = None
 
     def is_needed(self, ports: Ports) -> bool:
@@ -47,13 +48,15 @@ class UnknownObjectsSweep:
         done = SweepCount()
         try:
             objects = store.objects(self._after)
-            while done.looked < MOST and not done.failed and (page := list(islice(objects, _PAGE))):
+            while (
+                done.looked < self._most and not done.failed and (page := list(islice(objects, self._page)))
+            ):
                 due = [one for one in page if not any(absence.covers(one.stored_at) for absence in absences)]
                 found = remove_unknown(due, store, now, _running)
                 notes = (f"store: {found.fault}",) if found.fault else ()
                 done += SweepCount(len(page), found.removed, found.failed, notes)
                 self._after = page[-1].key  # what was not removed is met when the store is next listed
-            if done.looked < MOST and not done.failed:
+            if done.looked < self._most and not done.failed:
                 self._after = None
         except StoreError as error:
             done += SweepCount(notes=(f"store: {error}",))

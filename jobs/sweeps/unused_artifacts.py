@@ -22,13 +22,13 @@ def is_needed(ports: Ports) -> bool:
     return any(kind.objects.exists() for kind in (Artifact, RunUpload, ByteChange))
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, most: int = MOST) -> SweepCount:
     """looked: announced artifacts. repaired: removed objects, tombstones and forgotten rows."""
     merge_changes()
     if why := clocks_disagree(ports):
         return why
     now = ports.clock.now()
-    marked = announce_unused(now, MOST) + forget_gone(now, MOST) + forget_uploads(now, MOST)
-    done = remove_announced(ports.artifact_store, now, MOST)
+    marked = announce_unused(now, most) + forget_gone(now, most) + forget_uploads(now, most)
+    done = remove_announced(ports.artifact_store, now, most)
     notes = (f"store: {done.fault}",) if done.fault else ()
     return SweepCount(done.looked, done.removed + marked, done.failed, notes)

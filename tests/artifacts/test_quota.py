@@ -14,7 +14,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.models import Sum
 from django.test.utils import CaptureQueriesContext
 
-from artifacts import quota, uploads
+from artifacts import uploads
 from artifacts.errors import ArtifactQuotaFull
 from artifacts.migrations._byte_changes import CountBytes
 from artifacts.models import Artifact, ByteChange
@@ -126,13 +126,12 @@ def test_each_way_to_change_artifacts_changes_their_sum(name: str) -> None:
 
 
 @pytest.mark.django_db
-def test_merged_changes_are_one_row_with_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "_MERGED_AT_ONCE", 3)
+def test_merged_changes_are_one_row_with_their_sum() -> None:
     for number in range(11):
         artifact(number, 10 + number).save()
     artifact(1, 7, tenant_id=8).save()
     Artifact.objects.filter(tenant_id=8).delete()
-    merge_changes()
+    merge_changes(at_once=3)
     assert list(ByteChange.objects.values_list("tenant_id", "bytes")) == [(7, sum_of_rows(7))]
     with CaptureQueriesContext(connection) as queries:
         merge_changes()

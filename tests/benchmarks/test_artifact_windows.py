@@ -38,8 +38,7 @@ def test_turns_that_were_slow_for_both_widen_no_interval():
     assert interval(tested, base, 0.5) == (2.0, 2.0)
 
 
-def test_each_turn_has_a_window_of_each_kind_and_a_load_runs_in_its_own_only(monkeypatch):
-    monkeypatch.setattr(artifact_windows, "_SETTLE_SECONDS", 0.0)
+def test_each_turn_has_a_window_of_each_kind_and_a_load_runs_in_its_own_only():
     running: list[str] = []
     seen: list[tuple[str, ...]] = []
 
@@ -57,6 +56,7 @@ def test_each_turn_has_a_window_of_each_kind_and_a_load_runs_in_its_own_only(mon
             {"files": load("files"), "control": load("control")},
             lambda: seen.append(tuple(running)),
             turns=3,
+            settle_seconds=0.0,
             seconds=0.02,
             rate=1000.0,
         )

@@ -15,7 +15,7 @@ from tests.deploy.proxied import CADDY, NGINX, Proxy, caddy, proxy
 from tests.support.servers.api_imitation import ApiImitation
 from tests.support.servers.serving import serving
 
-Checked = Callable[[AbstractContextManager[Proxy]], dict[str, tuple[str, str]]]
+Checked = Callable[..., dict[str, tuple[str, str]]]
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Level and text of each step."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
-    def run(proxied: AbstractContextManager[Proxy]) -> dict[str, tuple[str, str]]:
+    def run(proxied: AbstractContextManager[Proxy], *, stream_seconds: float) -> dict[str, tuple[str, str]]:
         with proxied as one:
             monkeypatch.setenv("SSL_CERT_FILE", str(one.certificate))
-            smoke_check.main([one.url, "--key", "k", "--json"])
+            smoke_check.main([one.url, "--key", "k", "--json"], stream_seconds=stream_seconds)
         steps = json.loads(capsys.readouterr().out)["steps"]
         return {step["step"]: (step["level"], step["what"]) for step in steps}
 
@@ -42,22 +42,19 @@ def levels(steps: dict[str, tuple[str, str]]) -> dict[str, str]:
 
 
 @pytest.mark.skipif(CADDY is None, reason="no Caddy on this machine")
-def test_caddy_passes_event_streams_on(
-    checked: Checked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(smoke_check, "STREAM_SECONDS", 8.0)
+def test_caddy_passes_event_streams_on(checked: Checked, tmp_path: Path) -> None:
     with serving(WebLimits(), ApiImitation(stream_seconds=20.0)) as served:
-        assert levels(checked(caddy(tmp_path, served.port))) == ALL_WELL
+        assert levels(checked(caddy(tmp_path, served.port), stream_seconds=8.0)) == ALL_WELL
 
 
 @pytest.mark.skipif(NGINX is None, reason="no nginx on this machine")
 @pytest.mark.parametrize("heeds", [True, False])
 def test_nginx_passes_event_streams_on_where_it_heeds_their_header(
-    checked: Checked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, heeds: bool
+    checked: Checked, tmp_path: Path, *, heeds: bool
 ) -> None:
-    monkeypatch.setattr(smoke_check, "STREAM_SECONDS", 8.0 if heeds else 0.5)
+    seconds = 8.0 if heeds else 0.5
     more = "on" if heeds else "on; proxy_ignore_headers X-Accel-Buffering"
     with serving(WebLimits(), ApiImitation(stream_seconds=20.0)) as served:
-        steps = checked(proxy(tmp_path, served.port, proxy_buffering=more))
+        steps = checked(proxy(tmp_path, served.port, proxy_buffering=more), stream_seconds=seconds)
     assert levels(steps) == ALL_WELL | ({} if heeds else {"events": "error"})
     assert steps["events"][1].startswith("not buffered" if heeds else "buffered: nothing of the event stream")

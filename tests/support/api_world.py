@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from artifacts.store.configured import ProcessStore
 from artifacts.uploads import Completions
 from foundation.ttl_cache import TtlCache
 from gpus.errors import ConnectFailed
@@ -47,6 +48,7 @@ class ApiWorld:
     request_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.REQUESTS_REFUSED))
     readiness: Readiness = field(default_factory=Readiness)
     artifact_completions: Completions = field(default_factory=Completions)
+    process_store: ProcessStore = field(default_factory=ProcessStore)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
@@ -78,6 +80,7 @@ class ApiWorld:
             request_refusals=self.request_refusals,
             readiness=self.readiness,
             artifact_completions=self.artifact_completions,
+            process_store=self.process_store,
             limit_caches=self.limit_caches,
             registry=self.registry,
             valid_keys=self.valid_keys,

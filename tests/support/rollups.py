@@ -18,5 +18,5 @@ class AtOnce(EventHorizon):
         return Event.objects.aggregate(last=Max("id"))["last"] or 0
 
 
-def sweep(at: datetime = START) -> int:
-    return RollupsSweep(AtOnce())(make_ports(clock=ManualClock(at))).looked
+def sweep(at: datetime = START, **limits: int) -> int:
+    return RollupsSweep(AtOnce(), **limits)(make_ports(clock=ManualClock(at))).looked

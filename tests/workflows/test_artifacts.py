@@ -100,15 +100,11 @@ def test_a_foreign_artifact_in_inputs_is_not_kept(theatre: Theatre) -> None:
     assert not ArtifactUse.objects.exists()
 
 
-def test_all_artifacts_of_a_run_are_gone_before_the_data_of_its_last_job(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_artifacts_of_a_run_are_gone_before_the_data_of_its_last_job(theatre: Theatre) -> None:
     film = make_artifact(theatre)
     each = {"a": {**model(payload={"film": {"$ref": "inputs.film"}}), "map": {"over": {"$ref": "inputs.n"}}}}
     run = theatre.to_end(theatre.start({"nodes": each}, {"film": ref(film.pk), "n": [1, 2, 3, 4, 5]}))
-    monkeypatch.setattr(erasing, "JOBS_AT_ONCE", 2)
-    monkeypatch.setattr(erasing.erase_jobs, "__defaults__", (2,))
-    assert erasing.erase_run_data(run.id, ports=theatre.ports).erased_at is None
+    assert erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=2).erased_at is None
     film.refresh_from_db()
     assert film.state == "gone"
     assert not ArtifactUse.objects.exists()

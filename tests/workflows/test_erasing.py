@@ -98,22 +98,18 @@ def test_a_sub_run_is_not_erased_alone(theatre: Theatre) -> None:
     assert child.erase_requested_at is None
 
 
-def test_the_data_of_many_jobs_is_erased_by_a_sweep(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(erasing, "JOBS_AT_ONCE", 2)
-    monkeypatch.setattr(erasing.erase_jobs, "__defaults__", (2,))
+def test_the_data_of_many_jobs_is_erased_by_a_sweep(theatre: Theatre) -> None:
     run = ended(theatre)
-    assert erasing.erase_run_data(run.id, ports=theatre.ports).erased_at is None
+    assert erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=2).erased_at is None
     for _ in range(5):
         assert erasing_runs.is_needed(theatre.ports)
-        erasing_runs.sweep(theatre.ports)
+        erasing_runs.sweep(theatre.ports, jobs_at_once=2)
         if not erasing_runs.is_needed(theatre.ports):
             break
     run.refresh_from_db()
     assert run.erased_at is not None
     assert SECRET not in everything()
-    assert erasing_runs.sweep(theatre.ports).looked == 0
+    assert erasing_runs.sweep(theatre.ports, jobs_at_once=2).looked == 0
 
 
 def test_a_run_under_way_keeps_its_data(theatre: Theatre) -> None:

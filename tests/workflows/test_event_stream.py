@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -106,14 +106,10 @@ def test_an_event_with_a_lower_id_that_is_committed_later_is_sent(theatre: Theat
     assert set(names(Reader(run, reader.last_id).read(reader.connect()))) >= set(after)
 
 
-def test_each_read_is_bounded_however_large_the_run(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_stream, "MAX_EVENTS", 3)
-    monkeypatch.setattr(event_stream, "RANGE", 5)
+def test_each_read_is_bounded_however_large_the_run(theatre: Theatre) -> None:
     run = theatre.to_end(theatre.start(MAP))
     reader = Reader(run)
-    connected = reader.connect()
+    connected = replace(reader.connect(), most_events=3, range_of_ids=5)
     sizes, queries, found = [], [], list[RunStreamEvent]()
     while True:
         with CaptureQueriesContext(connection) as captured:
@@ -131,16 +127,12 @@ def test_each_read_is_bounded_however_large_the_run(
     assert len(found) == len(all_of(run))
 
 
-def test_the_stream_of_an_old_run_ends_without_reading_all_later_events(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stream_of_an_old_run_ends_without_reading_all_later_events(theatre: Theatre) -> None:
     run = theatre.to_end(theatre.start(MAP))
     later = new_job(theatre.tenant)
     Event.objects.filter(job=later).update(at=run.finished_at + 2 * event_stream.AFTER_END)  # type: ignore[operator]
-    monkeypatch.setattr(
-        event_stream, "RANGE", Event.objects.filter(job__followed_by__isnull=False).count() + 1
-    )
-    reader = RunReader(run.id, Place())
+    own = Event.objects.filter(job__followed_by__isnull=False).count()
+    reader = RunReader(run.id, Place(), range_of_ids=own + 1)
     first, second = reader.read(0.0), reader.read(1.0)
     assert first is not None
     assert second is not None
@@ -199,16 +191,13 @@ def test_a_client_follows_a_run_to_its_end_and_reconnects(theatre: Theatre, stre
 
 
 @pytest.mark.database
-def test_a_stream_goes_on_after_the_first_event_of_a_new_database(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_goes_on_after_the_first_event_of_a_new_database(theatre: Theatre) -> None:
     run = theatre.to_end(theatre.start(MAP))
     first = Event.objects.order_by("id").values_list("id", flat=True)[0]
     with connection.cursor() as cursor:
         for event_id in Event.objects.order_by("id").values_list("id", flat=True):
             cursor.execute("UPDATE jobs_event SET id = %s WHERE id = %s", [event_id - first + 1, event_id])
-    monkeypatch.setattr(event_stream, "RANGE", 5)
-    stream, found = RunReader(run.id, Place()), set[tuple[str, str, int]]()
+    stream, found = RunReader(run.id, Place(), range_of_ids=5), set[tuple[str, str, int]]()
     for second in range(30):
         news = stream.read(float(second))
         assert news is not None

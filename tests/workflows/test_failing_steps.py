@@ -20,8 +20,7 @@ from tests.workflows.theatre import Theatre, model, states
 from verification.workflow_laws import check_runs
 from workflows import operations
 from workflows.domain.states import RunState
-from workflows.execution import advancer
-from workflows.execution.advancer import Advancer, _Advance
+from workflows.execution.advancer import Advancer, AdvancerLimits, _Advance
 from workflows.execution.due_runs import DueRuns
 from workflows.execution.writes import Writes
 from workflows.metrics import collect
@@ -308,7 +307,6 @@ def test_a_run_whose_step_raises_costs_the_others_no_transaction(
 ) -> None:
     runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
     poison.run_ids = {runs[1].id}
-    monkeypatch.setattr(advancer, "DECIDE_SECONDS", 60.0)  # logging the error may take longer
     written = []
     write = Writes.write
 
@@ -317,7 +315,8 @@ def test_a_run_whose_step_raises_costs_the_others_no_transaction(
         write(self, now)
 
     monkeypatch.setattr(Writes, "write", counted)
-    theatre.advancer.advance_together([run.id for run in runs])
+    patient = AdvancerLimits(decide_seconds=60.0)  # logging the error may take longer
+    Advancer(theatre.ports, patient).advance_together([run.id for run in runs])
     assert written == [3]
 
 

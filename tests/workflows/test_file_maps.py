@@ -20,7 +20,7 @@ from jobs.models import EndNotice, Job
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
-from workflows.execution import json_lines, writes
+from workflows.execution import file_maps, writes
 from workflows.models import MapFile, MapState, Node, Run
 from workflows.signals import send_signal
 from workflows.sweeps import unread_notices
@@ -117,7 +117,7 @@ def test_a_file_of_another_tenant_is_not_there(theatre: Theatre) -> None:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "STEP_LINES", 3)
+    monkeypatch.setattr(file_maps, "STEP_LINES", 3)
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -207,9 +207,6 @@ def test_a_restart_runs_the_failed_lines_again(theatre: Theatre) -> None:
 
 @pytest.mark.database
 def test_items_beyond_the_first_group_are_found(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workflows.execution import file_maps
-
-    for module in (json_lines, file_maps):
-        monkeypatch.setattr(module, "GROUP", 3)
+    monkeypatch.setattr(file_maps, "GROUP", 3)
     run = ended(theatre, lines(*({"n": number} for number in range(8))), max_parallel=2)
     assert run.output == [[n, n] for n in range(8)]

@@ -90,22 +90,18 @@ def test_an_old_run_keeps_its_jobs_until_its_callback_was_sent(desk: Desk) -> No
     assert (Run.objects.count(), Job.objects.count(), Callback.objects.count()) == (0, 0, 0)
 
 
-def test_an_old_run_keeps_all_its_jobs_while_one_may_not_go(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(old_runs, "BATCH", 1)
+def test_an_old_run_keeps_all_its_jobs_while_one_may_not_go(desk: Desk) -> None:
     completed(desk, TWO)
     make_old()
     ids = list(Job.objects.order_by("id").values_list("id", flat=True))
     Job.objects.filter(id=ids[-1]).update(state="queued", finished_at=None)  # a dead letter that runs again
-    assert old_runs.sweep(desk.ports).repaired == 0
+    assert old_runs.sweep(desk.ports, batch=1).repaired == 0
     assert (Run.objects.count(), Job.objects.count()) == (1, 2)
 
 
 def test_a_run_is_not_restarted_between_the_batches_of_its_jobs(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_runs, "BATCH", 1)
     run = completed(desk, TWO)
     make_old()
 
@@ -117,9 +113,9 @@ def test_a_run_is_not_restarted_between_the_batches_of_its_jobs(
     with monkeypatch.context() as patch:
         patch.setattr(old_runs, "purge_jobs", dies_after_the_first)
         with pytest.raises(SystemExit):
-            old_runs.sweep(desk.ports)
+            old_runs.sweep(desk.ports, batch=1)
     assert (Run.objects.count(), Job.objects.count()) == (1, 1)
     with pytest.raises(RunErased):
         operations.restart_run(run.id, keys=["a"], ports=desk.ports)
-    assert old_runs.sweep(desk.ports).repaired == 1
+    assert old_runs.sweep(desk.ports, batch=1).repaired == 1
     assert (Run.objects.count(), Job.objects.count()) == (0, 0)

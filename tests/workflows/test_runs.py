@@ -19,8 +19,8 @@ from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.errors import AnswerInvalid
 from workflows.domain.states import NodeState, RunState
-from workflows.execution import advancer, starts
-from workflows.execution.advancer import Advancer
+from workflows.execution import advancer
+from workflows.execution.advancer import Advancer, AdvancerLimits
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.writes import Writes
 from workflows.models import Node, Run
@@ -383,12 +383,10 @@ def test_runs_are_advanced_together_and_an_overtaken_one_does_not_hold_up_the_ot
 
 
 @pytest.mark.database
-@pytest.mark.parametrize("most", [0, advancer.MAX_MEMBERS], ids=["all states", "changed states"])
-def test_a_step_writes_the_states_that_it_changes(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+@pytest.mark.parametrize("most", [0, AdvancerLimits().members], ids=["all states", "changed states"])
+def test_a_step_writes_the_states_that_it_changes(theatre: Theatre, most: int) -> None:
     """Of a large run an event writes two states instead of all."""
-    monkeypatch.setattr(advancer, "MAX_MEMBERS", most)
+    theatre.advancer = Advancer(theatre.ports, AdvancerLimits(members=most))
     others = {f"other_{number}": {**model(), "needs": ["a"]} for number in range(20)}
     run = theatre.start(
         {
@@ -418,10 +416,8 @@ def test_a_step_writes_the_states_that_it_changes(
     assert set(states(run).values()) == {"completed", "cancelled"}
 
 
-def test_a_step_starts_so_many_nodes_at_most_over_all_its_runs(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(advancer, "STARTS", 3)
+def test_a_step_starts_so_many_nodes_at_most_over_all_its_runs(theatre: Theatre) -> None:
+    theatre.advancer = Advancer(theatre.ports, AdvancerLimits(starts=3))
     runs = [theatre.start({"nodes": {"a": model(), "b": model()}}) for _ in range(3)]
     more = theatre.advancer.advance_together([run.id for run in runs])
     assert Job.objects.count() == 3
@@ -431,10 +427,8 @@ def test_a_step_starts_so_many_nodes_at_most_over_all_its_runs(
     assert Job.objects.count() == 6
 
 
-def test_the_first_run_of_a_step_does_not_wait_for_the_long_steps_of_others(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(advancer, "DECIDE_SECONDS", -1.0)
+def test_the_first_run_of_a_step_does_not_wait_for_the_long_steps_of_others(theatre: Theatre) -> None:
+    theatre.advancer = Advancer(theatre.ports, AdvancerLimits(decide_seconds=-1.0))
     runs = [theatre.start({"nodes": {"a": model()}}).id for _ in range(3)]
     first, *others = reversed(runs)
     assert theatre.advancer.advance_together([first, *others]) == {
@@ -505,10 +499,8 @@ def test_a_payload_that_the_models_schema_refuses_fails_the_node(theatre: Theatr
     assert Job.objects.count() == 0
 
 
-def test_a_step_starts_children_with_large_payloads_in_parts(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(starts, "MAX_PAYLOAD_BYTES", 3_000)
+def test_a_step_starts_children_with_large_payloads_in_parts(theatre: Theatre) -> None:
+    theatre.advancer = Advancer(theatre.ports, AdvancerLimits(payload_bytes=3_000))
     large = model(payload={"text": {"$ref": "inputs.text"}}, map={"count": 10, "max_parallel": 10})
     run = theatre.start({"nodes": {"a": large}}, {"text": "x" * 1_000})
     counts = []

@@ -241,15 +241,12 @@ def test_a_map_whose_children_all_end_at_once_goes_on(theatre: Theatre) -> None:
 
 
 @pytest.mark.database
-def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(theatre: Theatre) -> None:
     many = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
     theatre.tenant = make_tenant("other")
     last = theatre.start({"nodes": {"a": model()}})
     Run.objects.update(created_at=last.created_at - timedelta(seconds=2))
-    monkeypatch.setattr(unread_notices, "MAX_RUNS", 2)
-    assert unread_notices.sweep(theatre.ports) == SweepCount(2, 2)
+    assert unread_notices.sweep(theatre.ports, most=2) == SweepCount(2, 2)
     begun = Run.objects.exclude(steps=0).values_list("id", flat=True)
     assert sorted(begun) == sorted([many[0].id, last.id])
 
@@ -498,14 +495,11 @@ def test_an_old_run_is_deleted_with_its_jobs_and_its_version_stays(theatre: Thea
     assert (Run.objects.count(), Job.objects.count(), Version.objects.count()) == (0, 0, 1)
 
 
-def test_an_old_run_stays_while_one_of_its_later_jobs_may_not_go(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(old_runs, "BATCH", 1)
+def test_an_old_run_stays_while_one_of_its_later_jobs_may_not_go(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"a": model(), "b": model()}})
     theatre.to_end(run)
     Run.objects.update(finished_at=run.created_at - LONG_AGO)
     first = Job.objects.order_by("id").first()
     Event.objects.filter(job=first).delete()  # the rollups have all of the first job
-    old_runs.sweep(theatre.ports)
+    old_runs.sweep(theatre.ports, batch=1)
     assert (Run.objects.count(), Job.objects.count()) == (1, 2)

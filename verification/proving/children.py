@@ -40,7 +40,7 @@ class Child:
         talks: bool,
         folder: Path = ROOT,
     ) -> None:
-        self.name = name
+        self.name, self.answer_seconds = name, _ANSWER_SECONDS
         self._lock = threading.Lock()
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -100,7 +100,7 @@ class Child:
     def _hear(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         while b"\n" not in self._heard:
-            ready, _, _ = select.select([self.process.stdout], [], [], _ANSWER_SECONDS)
+            ready, _, _ = select.select([self.process.stdout], [], [], self.answer_seconds)
             piece = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             if not piece:
                 raise NoReply(f"{self.name} {'ended' if ready else 'does not answer'}")

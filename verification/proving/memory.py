@@ -78,11 +78,10 @@ def memory_findings(slopes: Sequence[Slope]) -> Iterator[Finding]:
 
 
 class Samples:
-    """Memory samples, bounded: a long series is thinned, and continues more slowly."""
+    """Memory samples, bounded: a series of more than `most` is thinned, and continues more slowly."""
 
-    MAX = 1200
-
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1200) -> None:
+        self._most = most
         self._series: dict[tuple[str, int], list[Sample]] = {}
         self._pauses: dict[tuple[str, int], float] = {}
         self._is_over = False
@@ -102,7 +101,7 @@ class Samples:
             size = resident_bytes(key[1])
             if size:
                 series.append((now, size))
-            if len(series) > self.MAX:
+            if len(series) > self._most:
                 del series[1::2]
                 self._pauses[key] = (series[-1][0] - series[0][0]) / len(series)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from typing import Any, cast
@@ -51,17 +51,28 @@ from workflows.execution.reads import NOTICES, EndedNodes
 from workflows.execution.reasons import reason_of
 from workflows.execution.retried import end_postponed, is_retried, retried_among, take_retried
 from workflows.execution.scope import RunScope
-from workflows.execution.starts import STARTS, NodeStarter
+from workflows.execution.starts import NodeStarter
 from workflows.execution.writes import Overtaken, Writes
 from workflows.models import Node, Run, RunEvent, Version, follower_of, metric_label
 
 log = structlog.get_logger()
 
-DECIDE_SECONDS = 0.05
-"""After so long, the other runs of a transaction are left to the next one."""
-MAX_MEMBERS = 16
-"""Most changed states that are written alone. SQLite sets members one by one, each by a search."""
 _NODE_STATES = {state.value: state for state in NodeState}
+
+
+@dataclass(frozen=True, slots=True)
+class AdvancerLimits:
+    """Limits of one transaction.
+
+    starts: nodes; 200 inserted jobs take about 20 ms. payload_bytes: payloads, inputs and questions of the
+    children of maps, about; the last one may exceed it. decide_seconds: after so long, the other runs are
+    left to the next one. members: changed states that are written alone; SQLite sets members one by one, each
+    by a search."""
+
+    starts: int = 200
+    payload_bytes: int = 16 * 1024 * 1024
+    decide_seconds: float = 0.05
+    members: int = 16
 
 
 class Advancer:
@@ -69,8 +80,8 @@ class Advancer:
 
     MAX_PLANS = 256
 
-    def __init__(self, ports: Ports) -> None:
-        self.ports = ports
+    def __init__(self, ports: Ports, limits: AdvancerLimits | None = None) -> None:
+        self.ports, self.limits = ports, limits or AdvancerLimits()
         self.counts = RunCounts(ports.after)
         self._plans: dict[int, Plan] = {}
         self._names: dict[int, str] = {}
@@ -80,8 +91,8 @@ class Advancer:
         return self.advance_together([run_id])[run_id]
 
     def advance_together(self, run_ids: Sequence[str]) -> Mapping[str, bool]:
-        """Advance runs in one transaction, which starts at most `STARTS` nodes. Return for each run whether
-        there may be more to do at once.
+        """Advance runs in one transaction, which starts at most `limits.starts` nodes. Return for each run
+        whether there may be more to do at once.
 
         run_ids: in the order in which they are decided. If another advancer wrote one of several runs
         meanwhile, each is advanced in a transaction of its own.
@@ -126,9 +137,9 @@ class Advancer:
         return more
 
     def _decide(self, runs: Sequence[Run]) -> tuple[list[_Advance], list[str]]:
-        """Decide a step of each run, in this order, for `DECIDE_SECONDS`: the first ones do not wait for the
-        long steps of others. Return the steps, and the ids of the runs that it came to no more. A run whose
-        step raises is left out."""
+        """Decide a step of each run, in this order, for `limits.decide_seconds`: the first ones do not wait
+        for the long steps of others. Return the steps, and the ids of the runs that it came to no more. A run
+        whose step raises is left out."""
         if not runs:
             return [], []
         notices: dict[str, list[EndNotice]] = {follower_of(run.id): [] for run in runs}
@@ -136,12 +147,12 @@ class Advancer:
         for notice in found:
             notices[notice.followed_by].append(notice)
         steps: list[_Advance] = []
-        until = self.ports.clock.monotonic() + DECIDE_SECONDS
+        until = self.ports.clock.monotonic() + self.limits.decide_seconds
         for place, run in enumerate(runs):
             if steps and self.ports.clock.monotonic() > until:
                 return steps, [one.id for one in runs[place:]]
             own = notices[follower_of(run.id)]
-            starts = STARTS - sum(len(one.writes.new_nodes) for one in steps)
+            starts = self.limits.starts - sum(len(one.writes.new_nodes) for one in steps)
             try:
                 step = _Advance(run, self, own, starts=starts)
                 step.decide(all_read=len(found) < NOTICES)
@@ -238,7 +249,7 @@ class _Advance:
     """
 
     def __init__(self, run: Run, advancer: Advancer, notices: list[EndNotice], *, starts: int) -> None:
-        self.run, self.ports = run, advancer.ports
+        self.run, self.ports, self.limits = run, advancer.ports, advancer.limits
         self.plan = advancer.plan(run.version_id)
         self.now = self.ports.clock.now()
         self.ended_static: dict[str, Node] = {}
@@ -251,9 +262,16 @@ class _Advance:
         limits = settings.DISPATCHER
         self.costs = Costs(limits.workflow_value_bytes, limits.workflow_search_steps)
         self.starter = NodeStarter(
-            run, self.plan, self.writes, advancer.plan_of, ports=self.ports, now=self.now
+            run,
+            self.plan,
+            self.writes,
+            advancer.plan_of,
+            ports=self.ports,
+            now=self.now,
+            most=max(starts, 0),
+            most_payload_bytes=self.limits.payload_bytes,
         )
-        self.starts = self.starter.left = max(starts, 0)
+        self.starts = self.starter.left
         self.maps = OpenMaps(
             run,
             self.plan,
@@ -294,7 +312,7 @@ class _Advance:
         if self.has_written:
             self._keep_long_outputs()
             self._prepare(steps, more)
-        has_waited = self.starts < STARTS  # for other runs of the transaction
+        has_waited = self.starts < self.limits.starts  # for other runs of the transaction
         self.is_due = (self.has_written or has_waited) and steps.end is None and (more or not all_read)
 
     def _move_maps(self, ended: list[NodeMove]) -> bool:
@@ -483,7 +501,7 @@ class _Advance:
         self._log(steps)
         self.changes = {"steps": self.seen_steps + 1, "event_seq": run.event_seq}
         keys = {move.key for move in steps.moves} | {start.node.key for start in steps.starts}
-        if len(keys) > MAX_MEMBERS:
+        if len(keys) > self.limits.members:
             self.changes["node_states"] = steps.states  # its values are texts
         elif keys:
             self.changes["node_states"] = Members({key: steps.states[key] for key in keys})

@@ -13,7 +13,15 @@ from artifacts.models import Artifact
 from artifacts.store.contract import NoSuchObject
 from jobs.ports import Ports
 from workflows.domain.values import TOO_MANY_ITEMS
-from workflows.execution.json_lines import GROUP, MEDIA_TYPES, BadLine, Scan, TooManyLines, items_from
+from workflows.execution.json_lines import (
+    GROUP,
+    MEDIA_TYPES,
+    STEP_LINES,
+    BadLine,
+    Scan,
+    TooManyLines,
+    items_from,
+)
 from workflows.models import MapFile
 
 BAD_LINE, NOT_JSON_LINES, ARTIFACT_GONE = "bad_line", "not_json_lines", "artifact_gone"
@@ -41,7 +49,8 @@ def check_file(artifact_id: str, tenant_id: int) -> None:
 def read_on(file: MapFile, ports: Ports) -> None:
     """Read the next part of the file of a map. Raises FileFault, StoreError."""
     limits = settings.DISPATCHER
-    scan = Scan(file.offset, file.line, file.items, [(at, line) for at, line in file.starts])
+    starts = [(at, line) for at, line in file.starts]
+    scan = Scan(file.offset, file.line, file.items, starts, group=GROUP, step_lines=STEP_LINES)
     try:
         scan.read_on(
             _chunks(file, file.offset, ports),
@@ -75,6 +84,7 @@ def items_of(file: MapFile, indices: Sequence[int], ports: Ports) -> dict[int, A
                 group[0],
                 group[-1],
                 most_line_bytes=settings.DISPATCHER.workflow_line_bytes,
+                group=GROUP,
             )
         except BadLine as error:  # it was readable before
             raise _bad_line(file, error) from None

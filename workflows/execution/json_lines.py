@@ -46,13 +46,18 @@ class TooManyLines(ValueError):
 @dataclass(slots=True)
 class Scan:
     """How far a file was read. offset: of the next byte. line: lines before it. items: those that are not
-    blank. starts: place of every `GROUP`-th item: its offset and its line. is_over: there are no more."""
+    blank. starts: place of every `group`-th item: its offset and its line. is_over: there are no more.
+    step_lines, step_bytes: about how much `read_on` reads.
+    """
 
     offset: int = 0
     line: int = 0
     items: int = 0
     starts: list[tuple[int, int]] = field(default_factory=list)
     is_over: bool = False
+    group: int = GROUP
+    step_lines: int = STEP_LINES
+    step_bytes: int = STEP_BYTES
 
     def read_on(self, chunks: Iterable[bytes], *, most_items: int, most_line_bytes: int) -> None:
         """Read the next part of a file. chunks: its bytes from `offset`. Raises BadLine, TooManyLines."""
@@ -62,11 +67,11 @@ class Scan:
                 value_of(line)
                 if self.items >= most_items:
                     raise TooManyLines
-                if self.items % GROUP == 0:
+                if self.items % self.group == 0:
                     self.starts.append((line.offset, line.number))
                 self.items += 1
             self.offset, self.line = line.end, line.number
-            if self.offset - began >= STEP_BYTES or self.line - first_line >= STEP_LINES:
+            if self.offset - began >= self.step_bytes or self.line - first_line >= self.step_lines:
                 return
         self.is_over = True
 
@@ -82,13 +87,19 @@ class Line:
 
 
 def items_from(
-    chunks: Iterable[bytes], start: tuple[int, int], first: int, last: int, *, most_line_bytes: int
+    chunks: Iterable[bytes],
+    start: tuple[int, int],
+    first: int,
+    last: int,
+    *,
+    most_line_bytes: int,
+    group: int = GROUP,
 ) -> dict[int, Any]:
     """Return the items first…last of a file by index. start: offset and line of the item with which their
     group begins; chunks: bytes from there. Raises BadLine."""
     found: dict[int, Any] = {}
     offset, number = start
-    index = first - first % GROUP
+    index = first - first % group
     for line in _lines(chunks, offset, number - 1, most_line_bytes):
         if not line.text.strip():
             continue

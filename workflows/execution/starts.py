@@ -37,11 +37,6 @@ from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
 from workflows.models import MapChunk, MapFile, MapState, Node, Run, Version, Wait, follower_of
 
-STARTS = 200
-"""Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
-MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-"""Payloads, inputs and questions of the children of maps that one transaction starts, about; the last one may
-exceed it."""
 CHUNK = 500
 """Items in one row of a map's list."""
 TOO_DEEP = "too_deep"
@@ -49,8 +44,8 @@ TOO_DEEP = "too_deep"
 
 
 class NodeStarter:
-    """Starts nodes in one step of a run. left: how many more it may start. plan_of: returns the plan of a
-    version."""
+    """Starts nodes in one step of a run. left: how many more it may start, `most` in all. plan_of: returns
+    the plan of a version. most_payload_bytes: see `AdvancerLimits`."""
 
     def __init__(
         self,
@@ -61,9 +56,11 @@ class NodeStarter:
         *,
         ports: Ports,
         now: datetime,
+        most: int,
+        most_payload_bytes: int,
     ) -> None:
-        self.left = STARTS
-        self._payload_bytes = 0
+        self.left = most
+        self._payload_bytes, self._most_payload_bytes = 0, most_payload_bytes
         self._near, self._handler = NearServers(run, plan), plan.on_failure
         self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
         self._other_sub_runs: int | None = None
@@ -137,7 +134,7 @@ class NodeStarter:
     @property
     def is_full(self) -> bool:
         """Whether the payloads of this step have as many bytes as one transaction should write."""
-        return self._payload_bytes >= MAX_PAYLOAD_BYTES
+        return self._payload_bytes >= self._most_payload_bytes
 
     def sub_runs_left(self) -> int:
         """Return how many more sub-runs the tenant may have: they multiply with each level."""

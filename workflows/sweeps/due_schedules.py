@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
@@ -17,7 +18,9 @@ from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.schedules.domain.policy import Outcome, Overlap, Reason
 from workflows.schedules.execution.fire import (
+    LIMITS,
     MAX_TRIES,
+    FireLimits,
     Overtaken,
     StartsRefused,
     WaitingFailed,
@@ -32,16 +35,24 @@ from workflows.schedules.execution.launch import Launched
 from workflows.schedules.models import NO_BACKFILL, OF_BACKFILL, Firing, Schedule
 
 PERIOD_SECONDS = 1.0
-MAX_SCHEDULES = 500
-"""Per run of the sweep: the others follow a second later."""
 GROUP = 50
 """Schedules whose tickets are pushed together."""
 RUN_SECONDS = 2.0
 """After so long, a run leaves the others to the next one, which begins with other tenants'."""
-MAX_WITH_NEXT = 2_000
-"""Schedules with a firing that may start, that a run considers."""
-MAX_REFUSED = 20
-"""Starts of a tenant that its limits refuse, after which a run leaves the tenant's other schedules."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueLimits:
+    """Limits of one run. schedules: those that it fires; the others follow a second later. with_next:
+    schedules with a firing that may start, that it considers. refused: starts of a tenant that its limits
+    refuse, after which it leaves the tenant's other schedules. fire: of one transaction."""
+
+    schedules: int = 500
+    with_next: int = 2_000
+    refused: int = 20
+    fire: FireLimits = LIMITS
+
+
 _WAITING = Firing.objects.filter(outcome=Outcome.WAITING.value)
 _OPEN = Firing.objects.filter(schedule=OuterRef("schedule"), outcome=Outcome.STARTED.value, ended_at=None)
 
@@ -59,7 +70,8 @@ class DueSchedulesSweep:
     """Remembers up to which schedule with a firing that waits it has come, and the errors in a row of such
     firings, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: DueLimits | None = None) -> None:
+        self._limits = limits or DueLimits()
         self._after = 0
         self._errors: Counter[str] = Counter()
 
@@ -67,8 +79,8 @@ class DueSchedulesSweep:
         """looked: due schedules, and those with a firing that may start. repaired: those that were
         written."""
         total, watch = SweepCount(), _Watch(ports)
-        for keys in _groups(_due(ports)):
-            total += _in_group(keys, ports, partial(_fire, watch=watch))
+        for keys in _groups(_due(ports, self._limits.schedules)):
+            total += _in_group(keys, ports, partial(_fire, watch=watch, limits=self._limits.fire))
             if watch.is_over:
                 break
         return total + self._start_next(ports)
@@ -78,7 +90,7 @@ class DueSchedulesSweep:
     def _start_next(self, ports: Ports) -> SweepCount:
         refused: Counter[int] = Counter()
         total = SweepCount()
-        if len(self._errors) > MAX_WITH_NEXT:  # most of them have started since
+        if len(self._errors) > self._limits.with_next:  # most of them have started since
             self._errors.clear()
 
         watch = _Watch(ports)
@@ -88,9 +100,9 @@ class DueSchedulesSweep:
 
         tenants = self._with_next(ports)
         for keys in _groups(list(tenants)):
-            left = [key for key in keys if refused[tenants[key]] < MAX_REFUSED]
+            left = [key for key in keys if refused[tenants[key]] < self._limits.refused]
             total += _in_group(left, ports, start)
-            if total.looked >= MAX_SCHEDULES or watch.is_over:
+            if total.looked >= self._limits.schedules or watch.is_over:
                 self._after = keys[-1]
                 break
         return total
@@ -111,20 +123,21 @@ class DueSchedulesSweep:
         is_next = Q(may_overlap=True) | own | of_backfill | replaces
         rows = _WAITING.filter(is_next, ~paused | ~Q(backfill=NO_BACKFILL), schedule=OuterRef("pk"))
         schedules = Schedule.objects.filter(Exists(rows)).order_by("pk").values_list("pk", "tenant_id")
-        found = dict(schedules.filter(pk__gt=self._after)[:MAX_WITH_NEXT])
-        if len(found) == MAX_WITH_NEXT:
+        most = self._limits.with_next
+        found = dict(schedules.filter(pk__gt=self._after)[:most])
+        if len(found) == most:
             self._after = list(found)[-1]
             return found
         if self._after:
-            found |= dict(schedules.filter(pk__lte=self._after)[: MAX_WITH_NEXT - len(found)])
-        self._after = list(found)[min(MAX_REFUSED, len(found)) - 1] if found else 0
+            found |= dict(schedules.filter(pk__lte=self._after)[: most - len(found)])
+        self._after = list(found)[min(self._limits.refused, len(found)) - 1] if found else 0
         return found
 
     def _start(self, schedule: Schedule, ports: Ports, launched: Launched, refused: Counter[int]) -> bool:
-        if refused[schedule.tenant_id] >= MAX_REFUSED:
+        if refused[schedule.tenant_id] >= self._limits.refused:
             return False
         try:
-            return start_waiting(schedule, ports, launched) > 0
+            return start_waiting(schedule, ports, launched, self._limits.fire) > 0
         except StartsRefused as limit:
             refused[schedule.tenant_id] += 1
             return limit.started > 0
@@ -145,22 +158,24 @@ class DueSchedulesSweep:
 # -- due times -----------------------------------------------------------------------------------------------
 
 
-def _due(ports: Ports) -> list[int]:
+def _due(ports: Ports, most: int) -> list[int]:
     """Return the keys of due schedules, in turn by tenant."""
     due = Schedule.objects.filter(next_at__lte=ports.clock.now())
     rank = Window(RowNumber(), partition_by="tenant_id", order_by=F("next_at").asc())
     rows = due.annotate(rank=rank).order_by("rank", "next_at")
-    return list(rows.values_list("pk", flat=True)[:MAX_SCHEDULES])
+    return list(rows.values_list("pk", flat=True)[:most])
 
 
-def _fire(schedules: list[Schedule], ports: Ports, launched: Launched, *, watch: _Watch) -> SweepCount:
+def _fire(
+    schedules: list[Schedule], ports: Ports, launched: Launched, *, watch: _Watch, limits: FireLimits
+) -> SweepCount:
     now = ports.clock.now()
     due = [one for one in schedules if one.next_at is not None and one.next_at <= now]
-    alone = fire_together(due, ports, launched, unended_of([one.pk for one in due]))
+    alone = fire_together(due, ports, launched, unended_of([one.pk for one in due]), limits)
 
     def fire_alone(schedule: Schedule) -> bool:
         try:
-            fire(schedule, ports, launched)
+            fire(schedule, ports, launched, limits=limits)
             return True
         except (Overtaken, OperationalError, InterfaceError):
             raise  # of another sweeper, or of the database, not of this row: it stays due

@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from foundation.database import statements
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
-from workflows.erasing import erase_jobs
+from workflows.erasing import JOBS_AT_ONCE, erase_jobs
 from workflows.models import Run
 
 PERIOD_SECONDS = 5.0
@@ -26,13 +26,13 @@ def is_needed(_ports: Ports) -> bool:
     return _any_erasing()
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, jobs_at_once: int = JOBS_AT_ONCE) -> SweepCount:
     """looked: runs. repaired: jobs whose data was erased."""
     erased = 0
 
     def erase(run: Run) -> bool:
         nonlocal erased
-        erased += erase_jobs(run, ports)
+        erased += erase_jobs(run, ports, jobs_at_once)
         return True
 
     count = sweep_rows("erasing_runs", _erasing().order_by("erase_requested_at")[:MAX_RUNS], erase)

@@ -24,7 +24,7 @@ BATCH = 200
 """Jobs of one transaction."""
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, batch: int = BATCH) -> SweepCount:
     """looked: old runs. repaired: those that were deleted; a run stays until all its jobs may go and
     its callbacks were sent."""
     if why := clocks_disagree(ports):
@@ -33,7 +33,7 @@ def sweep(ports: Ports) -> SweepCount:
     before = ports.clock.now() - timedelta(days=settings.DISPATCHER.retention_days)
     old = Run.objects.filter(finished_at__lt=before, parent_node=None).order_by("id")
     ids = list(old.values_list("id", flat=True)[:MAX_RUNS])
-    return sweep_rows("old_runs", ids, lambda run_id: _delete(run_id, before, ports.clock.now()))
+    return sweep_rows("old_runs", ids, lambda run_id: _delete(run_id, before, ports.clock.now(), batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,18 @@ class _Tree:
     run_ids: Sequence[str]
     callback_ids: Sequence[str]
 
-    def batches(self) -> Iterator[list[str]]:
+    def batches(self, size: int) -> Iterator[list[str]]:
         """Yield the ids of all jobs."""
         nodes = Node.objects.filter(run__in=self.run_ids).exclude(job_id=None).order_by("job_id")
         last = ""
         while ids := [
-            one or "" for one in nodes.filter(job_id__gt=last).values_list("job_id", flat=True)[:BATCH]
+            one or "" for one in nodes.filter(job_id__gt=last).values_list("job_id", flat=True)[:size]
         ]:
             yield ids
             last = ids[-1]
 
 
-def _delete(run_id: str, before: datetime, now: datetime) -> bool:
+def _delete(run_id: str, before: datetime, now: datetime, batch_size: int) -> bool:
     """Delete a run with its sub-runs, unless one of them has ended since, or a part of it has to stay.
 
     Nothing is deleted before all of it may go. From then on the run can't be restarted, as if its data were
@@ -62,11 +62,11 @@ def _delete(run_id: str, before: datetime, now: datetime) -> bool:
     """
     with write_lock(1), transaction.atomic():
         tree = _locked(run_id, before)
-        if tree is None or not _may_go(tree):
+        if tree is None or not _may_go(tree, batch_size):
             return False
         Run.objects.filter(id__in=tree.run_ids, erase_requested_at=None).update(erase_requested_at=now)
         Run.objects.filter(id__in=tree.run_ids, erased_at=None).update(erased_at=now)
-    for batch in tree.batches():
+    for batch in tree.batches(batch_size):
         purge_jobs(batch)
         if Job.objects.filter(id__in=batch).exists():
             return False  # an operator retried a dead letter meanwhile
@@ -93,10 +93,11 @@ def _locked(run_id: str, before: datetime) -> _Tree | None:
     return _Tree(run_ids, callback_ids)
 
 
-def _may_go(tree: _Tree) -> bool:
+def _may_go(tree: _Tree, batch_size: int) -> bool:
     """Return True if all jobs may be deleted and all callbacks were sent."""
     if Callback.objects.filter(id__in=tree.callback_ids, state=Callback.State.PENDING).exists():
         return False
     return all(
-        purgeable(batch).count() == Job.objects.filter(id__in=batch).count() for batch in tree.batches()
+        purgeable(batch).count() == Job.objects.filter(id__in=batch).count()
+        for batch in tree.batches(batch_size)
     )

@@ -24,7 +24,7 @@ MAX_RUNS = 100
 """Per run of the sweep: the others follow a second later."""
 
 
-def sweep(ports: Ports) -> SweepCount:
+def sweep(ports: Ports, *, most: int = MAX_RUNS) -> SweepCount:
     """looked: runs. repaired: those that were advanced."""
     before = ports.clock.now() - timedelta(seconds=UNREAD_SECONDS)
     advancer = Advancer(ports)
@@ -34,7 +34,7 @@ def sweep(ports: Ports) -> SweepCount:
         return True
 
     due = _due(before, ports.clock.now())
-    return sweep_rows("unread_notices", list(in_turn(due, MAX_RUNS).only("id")), advance)
+    return sweep_rows("unread_notices", list(in_turn(due, most).only("id")), advance)
 
 
 def _due(before: datetime, now: datetime) -> QuerySet[Run]:

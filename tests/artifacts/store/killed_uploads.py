@@ -16,15 +16,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from artifacts.store import local
 from artifacts.store.contract import ObjectKey, size_of_part
+from artifacts.store.local import LocalStore
 
 PART_BYTES = 100
 _STEPS = ("open", "ftruncate", "fsync", "pwrite", "write", "rename", "unlink", "utime", "mkdir", "rmdir")
 
 
 def main(folder: Path, data: bytes) -> None:
-    local.PART_BYTES = PART_BYTES
     steps = next(step for step in count(1) if not _is_killed_at(step, folder / str(step), data))
     sys.stdout.write(f"{steps}\n")
 
@@ -56,7 +55,7 @@ def _is_killed_at(step: int, root: Path, data: bytes) -> bool:
 
 
 def _upload(root: Path, data: bytes) -> None:
-    store = local.LocalStore(root, "http://x", lambda: datetime.now(UTC))
+    store = LocalStore(root, "http://x", lambda: datetime.now(UTC), part_bytes=PART_BYTES)
     key = ObjectKey(7, hashlib.sha256(data).hexdigest())
     upload = store.begin_parts(key, len(data)).upload
     for number in (2, 1, 3):

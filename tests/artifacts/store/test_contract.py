@@ -14,18 +14,21 @@ import httpx
 import pytest
 
 from artifacts.keys import ObjectKey
-from artifacts.store import local, s3
 from artifacts.store.contract import NoSuchObject, StoreUnavailable, WrongBytes, size_of_part
+from artifacts.store.local import LocalStore
+from artifacts.store.s3 import S3Store
 from tests.support.store_objects import DATA, KEY, key_of
 from tests.support.stores import Stage
 
+SMALL_PART = 5 * 1024 * 1024
+"""S3's smallest part that is not the last."""
+
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    size = 5 * 1024 * 1024  # S3's smallest part that is not the last
-    monkeypatch.setattr(local, "PART_BYTES", size)
-    monkeypatch.setattr(s3, "PART_BYTES", size)
-    return size
+def small_parts(stage: Stage) -> int:
+    assert isinstance(stage.store, LocalStore | S3Store)
+    stage.store.part_bytes = SMALL_PART
+    return SMALL_PART
 
 
 def test_an_object_that_was_put_is_read_back_whole(stage: Stage) -> None:
@@ -344,9 +347,12 @@ def test_parts_with_another_hash_become_no_object(stage: Stage, small_parts: int
 
 
 def test_parts_that_a_process_joined_before_it_died_are_completed_or_dropped(
-    s3_stage: Stage, small_parts: int, monkeypatch: pytest.MonkeyPatch
+    s3_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, data = s3_stage.store, os.urandom(small_parts + 17)
+    store = s3_stage.store
+    assert isinstance(store, S3Store)
+    store.part_bytes = SMALL_PART
+    data = os.urandom(SMALL_PART + 17)
     key = key_of(data)
     upload = store.begin_parts(key, len(data))
     put_parts(s3_stage, key, data, upload, [1, 2])

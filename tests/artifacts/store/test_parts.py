@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from artifacts.store import folder, local
+from artifacts.store import folder
 from artifacts.store.contract import (
     NoSuchObject,
     ObjectExists,
@@ -39,14 +39,14 @@ OBJECT = f"a/7/{KEY.sha256[:2]}/{KEY.sha256}"
 LATER = timedelta(hours=1)
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PART_BYTES", killed_uploads.PART_BYTES)
-
-
 def new_store(root: Path, *, is_shared: bool = False, reserve_bytes: int = 0) -> LocalStore:
     return LocalStore(
-        root, "http://x", lambda: datetime.now(UTC), is_shared=is_shared, reserve_bytes=reserve_bytes
+        root,
+        "http://x",
+        lambda: datetime.now(UTC),
+        is_shared=is_shared,
+        reserve_bytes=reserve_bytes,
+        part_bytes=killed_uploads.PART_BYTES,
     )
 
 
@@ -144,6 +144,7 @@ def test_a_part_has_one_writer_also_where_the_one_before_ends_meanwhile(
 def test_a_second_request_for_a_part_is_told_when_to_try_again(local_stage: Stage) -> None:
     store = local_stage.store
     assert isinstance(store, LocalStore)
+    store.part_bytes = killed_uploads.PART_BYTES
     upload = begun(store)
     signed = store.sign_part(KEY, upload.upload, 1, 100, 60)
     with store.receive_part(KEY, upload.upload, 1, 100):
@@ -178,7 +179,6 @@ def test_a_request_that_opened_the_file_before_it_became_the_object_does_not_wri
 
     def has(self: PartReceiver, name: str) -> bool:
         monkeypatch.undo()
-        monkeypatch.setattr(local, "PART_BYTES", killed_uploads.PART_BYTES)
         complete(store, upload)
         return real(self, name)
 
@@ -265,6 +265,7 @@ def test_a_broken_connection_frees_its_part(local_stage: Stage) -> None:
 
     store = local_stage.store
     assert isinstance(store, LocalStore)
+    store.part_bytes = killed_uploads.PART_BYTES
     upload = begun(store)
     signed = store.sign_part(KEY, upload.upload, 1, 100, 60)
     url = urlsplit(signed.url)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-import pytest
 import redis
 from celery import Celery
 
-from dispatcher_project.celery_transport import events
 from dispatcher_project.celery_transport.broker import Amqp, register_transports
-from dispatcher_project.celery_transport.events import Events
+from dispatcher_project.celery_transport.events import EventPublisher, Events
 from dispatcher_project.settings.celery import celery_settings
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.support.system.event_listener import EventListener
@@ -38,23 +36,20 @@ def test_worker_and_task_events_arrive(valkey: EmbeddedValkey) -> None:
     assert listener.types == ["worker-heartbeat", "task-received"]
 
 
-def test_a_silent_broker_blocks_no_sender_and_fills_no_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(events, "MAX_UNSENT_EVENTS", 10)
+def test_a_silent_broker_blocks_no_sender_and_fills_no_memory() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         app = an_app(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        publisher = app.events.publisher
+        publisher = EventPublisher(app, max_unsent=10)
         for number in range(500):  # each one waiting for its time-out, they'd take ten minutes
             publisher.put({"type": "worker-heartbeat", "number": number}, {"routing_key": "worker.heartbeat"})
         assert len(publisher._unsent) == 10
         assert publisher.flush(0.01) is False
 
 
-def test_events_flow_again_when_the_broker_is_back(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_PAUSE_SECONDS", 0.05)
+def test_events_flow_again_when_the_broker_is_back(tmp_path: Any) -> None:
     with EmbeddedValkey(tmp_path / "v") as server:
         app = an_app(server.url)
+        app.events.publisher.pause_seconds = 0.05
         with app.connection_for_write() as connection:
             dispatcher = app.events.Dispatcher(connection, hostname="w@h")
         dispatcher.send("worker-online")

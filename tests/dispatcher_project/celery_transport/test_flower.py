@@ -146,7 +146,7 @@ def test_flowers_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     server = BoundedHTTPServer(lambda request: None)
     limits = server.conn_params
     assert (limits.header_timeout, limits.body_timeout, limits.max_body_size) == (60.0, 30.0, 1024 * 1024)
-    monkeypatch.setattr(flower_server, "MAX_CONNECTIONS", 0)
+    server.max_connections = 0
     closed = []
     server.handle_stream(SimpleNamespace(close=lambda: closed.append(True)), ("127.0.0.1", 1))
     assert closed

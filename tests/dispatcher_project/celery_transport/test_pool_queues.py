@@ -113,9 +113,8 @@ def test_a_worker_without_pools_does_not_include_the_step() -> None:
 
 @pytest.mark.django_db
 def test_an_announced_registration_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher_project.celery_transport.pool_queues.LOOK_SECONDS", 3600.0)
     looked = threading.Event()
-    watch = PoolWatch(None)
+    watch = PoolWatch(None, look_seconds=3600.0)
     watch.start()
     monkeypatch.setattr(watch, "look", looked.set)
     watch.nudge()

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import OperationalError, connection, connections
 
-from foundation.database import connections as pooling
 from foundation.database import statements
 from foundation.database.connections import ConnectionPool
 from gpus.models import Pool
@@ -17,8 +16,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 
 @pytest.fixture
-def pool():
-    pool = ConnectionPool(2)
+def pool(request):
+    pool = ConnectionPool(2, **getattr(request, "param", {}))
     yield pool
     pool.close()
 
@@ -65,8 +64,8 @@ def test_many_threads_share_the_pools_connections(pool) -> None:
     assert len(seen) <= 2
 
 
-def test_a_thread_that_finds_no_free_connection_is_refused_after_a_while(pool, monkeypatch) -> None:
-    monkeypatch.setattr(pooling, "WAIT_SECONDS", 0.01)
+@pytest.mark.parametrize("pool", [{"wait_seconds": 0.01}], indirect=True)
+def test_a_thread_that_finds_no_free_connection_is_refused_after_a_while(pool) -> None:
     held, done = threading.Barrier(3), threading.Event()
 
     def hold() -> None:
@@ -102,8 +101,8 @@ def test_a_broken_connection_is_not_used_again(pool) -> None:
         assert named() == []
 
 
+@pytest.mark.parametrize("pool", [{"check_after_seconds": -1.0}], indirect=True)
 def test_an_idle_connection_is_checked_before_use(pool, monkeypatch) -> None:
-    monkeypatch.setattr(pooling, "CHECK_AFTER_SECONDS", -1.0)
     monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
     with pool.connection():
         named()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_host.node import http_server
-from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, token_from
+from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, RequestTimes, token_from
 from gpu_host.node.http_server import Connections, HttpServer, reply_json
 from tests.gpu_host.node.caller import Caller
 from tests.support.sockets import until_closed
@@ -135,9 +135,8 @@ def test_the_largest_fence_is_taken(start: Start) -> None:
     assert start().dispatch({"seconds": 0}, X_Slot="box/0", X_Fence=str(2**53)).status == 200
 
 
-def test_the_number_of_remembered_slots_is_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_host.node.admission._MAX_SLOT_NAMES", 3)
-    caller = start(slots=4)
+def test_the_number_of_remembered_slots_is_limited(start: Start) -> None:
+    caller = start(slots=4, max_slot_names=3)
     for slot in range(5):
         caller.dispatch({"seconds": 0}, X_Slot=f"box/{slot}", X_Fence="1")
     assert set(caller.node.admission._fences) == {"box/2", "box/3", "box/4"}
@@ -146,11 +145,9 @@ def test_the_number_of_remembered_slots_is_limited(start: Start, monkeypatch: py
 # -- connections ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.4)
-    monkeypatch.setattr(http_server, "BODY_IDLE_SECONDS", 0.2)
+HURRIED = RequestTimes(head=0.2, body=0.4, body_idle=0.2)
+PATIENT = RequestTimes(head=3600.0)
+"""No connection is closed for being late."""
 
 
 @pytest.mark.parametrize(
@@ -162,16 +159,16 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["nothing", "a word", "half a head", "no body", "half a body"],
 )  # fmt: skip
-def test_a_connection_without_a_request_times_out(start: Start, hurried: None, sent: bytes) -> None:
-    assert until_closed(connect(start(), sent)) == b""
+def test_a_connection_without_a_request_times_out(start: Start, sent: bytes) -> None:
+    assert until_closed(connect(start(request_times=HURRIED), sent)) == b""
 
 
 @pytest.mark.parametrize("body", [False, True], ids=["head", "body"])
-def test_a_dripping_request_times_out(start: Start, hurried: None, body: bool) -> None:
+def test_a_dripping_request_times_out(start: Start, body: bool) -> None:
     head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n" + (
         b"\r\n" if body else b"X: "
     )
-    connection = connect(start(), head)
+    connection = connect(start(request_times=HURRIED), head)
     connection.settimeout(0.05)
     is_open = True
     while is_open:
@@ -189,12 +186,12 @@ def test_a_kept_connection_waits_longer_for_its_next_request(monkeypatch: pytest
     monkeypatch.setattr(http_server.time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        kept, buffer = http_server.TimedReader(ours), memoryview(bytearray(10))
+        kept, buffer = http_server.TimedReader(ours, RequestTimes()), memoryview(bytearray(10))
         kept.await_next_head()
-        now += http_server.IDLE_SECONDS - 1
+        now += RequestTimes().idle - 1
         theirs.sendall(b"GE")
         assert kept.readinto(buffer) == 2
-        now += http_server.HEAD_SECONDS
+        now += RequestTimes().head
         theirs.sendall(b"T")
         with pytest.raises(TimeoutError):
             kept.readinto(buffer)
@@ -214,14 +211,8 @@ def test_the_size_of_a_head_is_limited(start: Start, head: bytes) -> None:
     assert said.split(b" ")[1] in (b"431", b"414")
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection is closed for being late."""
-    monkeypatch.setattr(http_server, "HEAD_SECONDS", 3600.0)
-
-
-def test_at_the_limit_of_connections_the_oldest_idle_one_is_closed(start: Start, patient: None) -> None:
-    caller = start(max_connections=2)
+def test_at_the_limit_of_connections_the_oldest_idle_one_is_closed(start: Start) -> None:
+    caller = start(max_connections=2, request_times=PATIENT)
     oldest, second = connect(caller), None
     wait_for(lambda: len(caller.node._http.connections._threads) == 1)
     second = connect(caller)
@@ -232,8 +223,10 @@ def test_at_the_limit_of_connections_the_oldest_idle_one_is_closed(start: Start,
     assert second.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_connections_with_a_run_are_not_closed(start: Start, gate: Any, patient: None) -> None:
-    caller = start(handler="tests.gpu_host.node.custom_handlers:held", max_connections=1)
+def test_connections_with_a_run_are_not_closed(start: Start, gate: Any) -> None:
+    caller = start(
+        handler="tests.gpu_host.node.custom_handlers:held", max_connections=1, request_times=PATIENT
+    )
     run = caller.later(caller.direct, {})
     assert gate.begun.wait(60)
     assert until_closed(connect(caller)) == b""

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpu_host.local.output import KEPT_SECONDS
-from gpu_host.node import server
 from tests.support.node_process import start as start_process
 from tests.support.node_process import stop as stop_process
 from tests.support.waiting import wait_for
@@ -29,9 +28,8 @@ def test_its_lines_go_to_the_log_with_its_job(start, caplog: pytest.LogCaptureFi
     ]
 
 
-def test_its_files_are_removed_an_hour_after_its_end(start, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "_OLD_FILES_SECONDS", 0.05)
-    node = start(handler=SAYS)
+def test_its_files_are_removed_an_hour_after_its_end(start):
+    node = start(handler=SAYS, tidy_seconds=0.05)
     old, young = (Path(node.dispatch({}).body["result"]) for _ in range(2))
     assert (old / "image.png").read_bytes() == b"png"
     ago = time.time() - KEPT_SECONDS - 1
@@ -40,9 +38,8 @@ def test_its_files_are_removed_an_hour_after_its_end(start, monkeypatch: pytest.
     assert young.exists()
 
 
-def test_the_files_of_a_run_that_goes_on_stay(start, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "_OLD_FILES_SECONDS", 0.05)
-    node = start(mode="async")
+def test_the_files_of_a_run_that_goes_on_stay(start):
+    node = start(mode="async", tidy_seconds=0.05)
     node.dispatch({"fault": "hang"})
     (run_id,) = node.node.admission.running()
     folder = node.node.admission.find(run_id).context.output_dir

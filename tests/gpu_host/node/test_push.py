@@ -14,14 +14,13 @@ from tests.support.waiting import wait_for
 
 
 @pytest.fixture
-def receiver(monkeypatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(work, "_PAUSE_SECONDS", 0.01)
+def receiver() -> Iterator[Receiver]:
     with Receiver() as server:
         yield server
 
 
 def test_an_async_result_is_pushed_with_its_token(start, receiver):
-    node = start(mode="async")
+    node = start(mode="async", push_pause_seconds=0.01)
     node.dispatch({"seconds": 0, "echo": 1}, X_Callback_Url=receiver.url, X_Callback_Token="t0ken")
     assert receiver.asked.wait(30)
     head, body = receiver.pushed()
@@ -32,14 +31,14 @@ def test_an_async_result_is_pushed_with_its_token(start, receiver):
 
 
 def test_a_failure_is_pushed_too(start, receiver):
-    node = start(mode="async")
+    node = start(mode="async", push_pause_seconds=0.01)
     node.dispatch({"seconds": 0, "fault": "cuda"}, X_Callback_Url=receiver.url)
     assert receiver.asked.wait(30)
     assert receiver.pushed()[1]["error_code"] == "gpu_fault"
 
 
 def test_a_push_is_retried(start, receiver):
-    node = start(mode="async")
+    node = start(mode="async", push_pause_seconds=0.01)
     receiver.statuses = [500, 503]
     run = node.dispatch({"seconds": 0}, X_Callback_Url=receiver.url).body["job_id"]
     wait_for(lambda: len(receiver.requests) == 3)
@@ -54,13 +53,13 @@ def test_a_push_gives_up(start, receiver, statuses, requests, delivered):
     node.dispatch({"seconds": 0}, Idempotency_Key="a", X_Callback_Url=receiver.url)
     run = node.node.admission._by_attempt["a"]
     receiver.statuses = statuses
-    assert work.push(run, threading.Event()) is delivered
+    assert work.push(run, threading.Event(), pause_seconds=0.01) is delivered
     assert len(receiver.requests) == requests
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "ftp://x/", "nonsense"])
 def test_a_push_to_an_unreachable_url_does_no_harm(start, receiver, url):
-    node = start(mode="async")
+    node = start(mode="async", push_pause_seconds=0.01)
     run = node.dispatch({"seconds": 0}, X_Callback_Url=url).body["job_id"]
     wait_for(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
 
@@ -91,7 +90,7 @@ def test_pushes_can_be_switched_off(start, receiver):
     quiet = start(mode="async", push=False)
     run = quiet.dispatch({"seconds": 0}, X_Callback_Url=receiver.url).body["job_id"]
     wait_for(lambda: quiet.ask("GET", f"/status/{run}").body["status"] == "success")
-    loud = start(mode="async")
+    loud = start(mode="async", push_pause_seconds=0.01)
     loud.dispatch({"seconds": 0}, X_Callback_Url=receiver.url)
     assert receiver.asked.wait(30)
     assert len(receiver.requests) == 1

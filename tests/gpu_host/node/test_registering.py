@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gpu_host.node import registering
 from gpu_host.node.config import ConfigError, NodeConfig
 from gpu_host.node.registering import KEY_VARIABLE, Registering, bodies, own_address, registration_from
 from gpu_host.node.server import Node
@@ -64,7 +63,6 @@ def options(url: str, **given: Any) -> dict[str, Any]:
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
     """``run(config, options)`` registers a node of that configuration, and returns what it said."""
     monkeypatch.setenv(KEY_VARIABLE, "op.key")
-    monkeypatch.setattr(registering, "FIRST_PAUSE_SECONDS", 0.01)
     with ExitStack() as stack:
 
         def act(config: NodeConfig, given: dict[str, Any]) -> list[str]:
@@ -72,9 +70,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
             said: list[str] = []
             registration = registration_from(given, node.config, node.port)
             assert registration is not None
-            thread = Registering(
-                registration, bodies(registration, config, node.models, given["model"]), said.append
-            )
+            orders = bodies(registration, config, node.models, given["model"])
+            thread = Registering(registration, orders, said.append, first_pause_seconds=0.01)
             stack.callback(thread.stop)
             thread.start()
             thread.join(10)

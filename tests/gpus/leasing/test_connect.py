@@ -12,7 +12,6 @@ from django.conf import settings
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
-from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisFleets
@@ -52,8 +51,8 @@ def test_an_idle_connection_is_checked_before_reuse(
     valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch, fresh_seconds: float, asked: int
 ) -> None:
     """It gives the interpreter away, in the middle of a slot's way to its next job."""
-    monkeypatch.setattr(connect_module, "FRESH_SECONDS", fresh_seconds)
     client: Any = connect(valkey.url)
+    client.connection_pool.fresh_seconds = fresh_seconds
     pool, looks = client.connection_pool, []
     looked = pool.connection_class.can_read
     monkeypatch.setattr(
@@ -68,11 +67,9 @@ def test_an_idle_connection_is_checked_before_reuse(
     client.close()
 
 
-def test_one_call_fails_where_the_server_ended_a_fresh_connection(
-    valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connect_module, "FRESH_SECONDS", 60.0)
+def test_one_call_fails_where_the_server_ended_a_fresh_connection(valkey: EmbeddedValkey) -> None:
     client: Any = connect(valkey.url)
+    client.connection_pool.fresh_seconds = 60.0
     other = redis.Redis.from_url(valkey.url)
     assert other.client_kill_filter(_id=client.client_id()) == 1
     with pytest.raises(redis.ConnectionError):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing import connect as connect_module
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import _ask
 from tests.gpus.leasing.rig import POOL, Rig
@@ -22,14 +21,9 @@ PROMISED_SECONDS = 10.0
 THREADS = 4
 
 
-@pytest.fixture(autouse=True)
-def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_module, "TIMEOUT_SECONDS", 0.4)
-
-
 def test_an_answer_that_came_too_late_is_not_the_next_commands(tmp_path: Path) -> None:
     with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
-        client: Any = connect(redis_.url)
+        client: Any = connect(redis_.url, timeout_seconds=0.4)
         rig = Rig(client, "main").open()
         rig.server(slots=2)
         redis_.pause(redis_.master)
@@ -45,7 +39,7 @@ def test_an_answer_that_came_too_late_is_not_the_next_commands(tmp_path: Path) -
 
 def test_a_master_that_hangs_is_left_once_another_was_promoted(tmp_path: Path) -> None:
     with watched(tmp_path) as redis_:
-        client: Any = connect(redis_.url)
+        client: Any = connect(redis_.url, timeout_seconds=0.4)
         rig = Rig(client, "main").open()
         with ThreadPoolExecutor(THREADS) as threads:  # connections that wait in the pool, too
             barrier = threading.Barrier(THREADS)
@@ -68,7 +62,7 @@ def test_a_master_that_hangs_is_left_once_another_was_promoted(tmp_path: Path) -
 
 def test_a_promoted_replica_that_lacks_the_last_writes_is_not_believed(tmp_path: Path) -> None:
     with watched(tmp_path) as redis_:
-        client: Any = connect(redis_.url)
+        client: Any = connect(redis_.url, timeout_seconds=0.4)
         rig = Rig(client, "main").open()
         rig.server(slots=2)
         rig.push("j1")
@@ -93,11 +87,11 @@ def answers(rig: Rig) -> bool:
     return True
 
 
-def test_a_former_master_that_still_answers_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_former_master_that_still_answers_is_left(tmp_path: Path) -> None:
     """A promotion unknown to the former master: no call fails."""
-    monkeypatch.setattr(connect_module, "MASTER_SECONDS", 0.2)
     with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
-        client: Any = connect(redis_.url)
+        client: Any = connect(redis_.url, timeout_seconds=0.4)
+        client.connection_pool.master_seconds = 0.2
         rig = Rig(client, "main").open()
         held = client.connection_pool.get_connection()  # in use while it happens
         assert rig.leases.generation()  # another, which waits in the pool

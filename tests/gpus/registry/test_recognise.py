@@ -202,9 +202,9 @@ def test_a_plain_server_is_proposed_as_it_was_given(site: Callable[[Pages], str]
     assert found.proposals[0].test_payload is None
 
 
-def refused(url: str) -> RegistryRefused:
+def refused(url: str, **times: float) -> RegistryRefused:
     with pytest.raises(RegistryRefused) as caught:
-        look_at(url)
+        look_at(url, **times)
     return caught.value
 
 
@@ -248,14 +248,9 @@ def test_a_page_of_ten_megabytes_is_not_read(site: Callable[[Pages], str]) -> No
     assert any("more than 1,000,000 bytes" in problem for problem in found.problems)
 
 
-def test_a_server_that_hangs_is_given_up(
-    raw: Callable[[Script], RawServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpus.registry.recognise.PAGE_SECONDS", 0.2)
-    monkeypatch.setattr(recognition, "PAGE_SECONDS", 0.2)
-    monkeypatch.setattr(recognition, "SITE_SECONDS", 0.5)
+def test_a_server_that_hangs_is_given_up(raw: Callable[[Script], RawServer]) -> None:
     server = raw(lambda visit: visit.wait_for_hang_up())
-    error = refused(server.url)
+    error = refused(server.url, page_seconds=0.2, site_seconds=0.5)
     assert error.code == "server_unreadable"
     assert 1 <= server.visits <= 3
 

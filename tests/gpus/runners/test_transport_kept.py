@@ -10,7 +10,6 @@ import pytest
 
 from gpus.errors import ServerLost
 from gpus.runners import connections
-from gpus.runners import connections as pool_module
 from gpus.runners.connections import Connection, Origin
 from tests.gpus.runners.certificates import make_tls
 from tests.gpus.runners.posting import polite, post
@@ -67,12 +66,12 @@ def test_a_stale_pooled_connection_is_replaced(transport, pool, serve, monkeypat
 @pytest.mark.parametrize(
     ("fresh_seconds", "question"), [(60.0, "is_open"), (0.0, "has_no_data")], ids=["fresh", "idle"]
 )
-def test_an_idle_connection_is_polled(serve, transport, monkeypatch, fresh_seconds, question):
+def test_an_idle_connection_is_polled(serve, pool, transport, monkeypatch, *, fresh_seconds, question):
     """A poll gives the interpreter away in the middle of a slot's way to its next job."""
     asked = []
     for name in ("is_open", "has_no_data"):
         monkeypatch.setattr(Connection, name, lambda self, name=name: bool(asked.append(name)) or True)
-    monkeypatch.setattr(pool_module, "FRESH_SECONDS", fresh_seconds)
+    pool.fresh_seconds = fresh_seconds
     server = serve(polite)
     post(transport, server.url)
     post(transport, server.url)
@@ -100,16 +99,16 @@ def test_a_locally_closed_connection_is_not_open():
         assert not connection.is_open()
 
 
-def test_an_old_idle_connection_is_given_up(transport, serve, monkeypatch):
+def test_an_old_idle_connection_is_given_up(pool, transport, serve):
     server = serve(polite)
     post(transport, server.url)
-    monkeypatch.setattr(pool_module, "MAX_IDLE_SECONDS", 0.0)
+    pool.max_idle_seconds = 0.0
     post(transport, server.url)
     assert server.visits == 2
 
 
-def test_idle_connections_are_bounded(transport, pool, serve, monkeypatch):
-    monkeypatch.setattr(pool_module, "MAX_IDLE_PER_ORIGIN", 1)
+def test_idle_connections_are_bounded(transport, pool, serve):
+    pool.max_idle = 1
     both = threading.Barrier(2)
 
     def script(visit):
@@ -194,12 +193,12 @@ def test_bytes_after_an_answer_over_tls_are_not_read_as_the_next_answer(transpor
 @pytest.mark.parametrize("size", [10, 20_000])
 @pytest.mark.parametrize("in_chunks", [False, True])
 def test_a_clean_connection_of_any_answer_is_used_again_without_a_poll(
-    transport, serve, monkeypatch, size, in_chunks
+    pool, transport, serve, monkeypatch, *, size, in_chunks
 ):
     """A poll gives the interpreter away in the middle of a slot's way to its next job."""
     polled = []
     monkeypatch.setattr(Connection, "has_no_data", lambda self: bool(polled.append(1)) or True)
-    monkeypatch.setattr(pool_module, "FRESH_SECONDS", 60.0)
+    pool.fresh_seconds = 60.0
     text = b'"%s"' % (b"x" * size)
     head = b"Transfer-Encoding: chunked" if in_chunks else b"Content-Length: %d" % len(text)
     body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(text), text) if in_chunks else text

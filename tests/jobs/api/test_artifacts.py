@@ -239,13 +239,9 @@ def test_a_folder_that_is_not_mounted_takes_no_upload(acme: Account, store: Loca
 # -- parts ----------------------------------------------------------------------------------------------
 
 
-def test_an_upload_in_parts_is_promised_resumed_and_completed(
-    acme: Account, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from artifacts.store import local
-
-    monkeypatch.setattr(local, "PART_BYTES", 1000)
+def test_an_upload_in_parts_is_promised_resumed_and_completed(acme: Account, store: Store) -> None:
     assert isinstance(store, LocalStore)
+    store.part_bytes = 1000
     data = os.urandom(2500)
     body = promise(acme, data, parts=True).json()
     assert body["parts"]["count"] == 3

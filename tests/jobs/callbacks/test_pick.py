@@ -10,8 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.callbacks import pick
-from jobs.callbacks.pick import Limits, Picker, Shares, delivery_report
+from jobs.callbacks.pick import Limits, Picker, PickLimits, Shares, delivery_report
 from jobs.models import Callback, ReceiverCircuit, Tenant
 from tests.support.outboxes import outbox, tenant_named
 from tests.support.receivers import NOW, Sent
@@ -46,15 +45,12 @@ def test_tenants_take_turns_and_the_receiver_with_the_fewest_in_flight_is_first(
 
 
 @pytest.mark.database
-def test_a_receiver_with_fewer_in_flight_goes_before_one_that_is_due_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pick, "PICKED_AT_ONCE", 1)
+def test_a_receiver_with_fewer_in_flight_goes_before_one_that_is_due_longer() -> None:
     tenant, shares = tenant_named("one"), Shares(LIMITS)
     outbox(tenant, ["http://a.example.com/"], at=NOW - timedelta(seconds=60))
     [second] = outbox(tenant, ["http://b.example.com/"], at=NOW)
     shares.start((tenant.pk, "a.example.com:80"), 0)
-    assert Picker().pick(shares, LATER) == ([second], True)
+    assert Picker(PickLimits(messages=1)).pick(shares, LATER) == ([second], True)
 
 
 def test_the_longest_due_of_a_queue_goes_first(send: Callable[..., Sent]) -> None:
@@ -65,19 +61,17 @@ def test_the_longest_due_of_a_queue_goes_first(send: Callable[..., Sent]) -> Non
 
 
 @pytest.mark.database
-def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pick, "QUEUES_LOOKED_AT", 10)
-    monkeypatch.setattr(pick, "TENANTS_LOOKED_AT", 1)
+def test_every_queue_has_its_turn_however_many_there_are() -> None:
     for name in ("one", "two"):
         outbox(tenant_named(name), [f"http://h{at:02}.example.com/" for at in range(25)], at=NOW)
-    seen, chooser = set[str](), Picker()
+    seen, chooser = set[str](), Picker(PickLimits(queues=10, tenants=1))
     for _ in range(20):
         seen |= set(chooser.pick(Shares(LIMITS), LATER)[0])
     assert len(seen) == 50
 
 
 def test_due_messages_do_not_wait_for_turns_of_tenants_without_any() -> None:
-    for number in range(2 * pick.TENANTS_LOOKED_AT):
+    for number in range(2 * PickLimits().tenants):
         outbox(tenant_named(f"later-{number}"), ["http://a.example.com/"], at=NOW + timedelta(hours=5))
     [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)
     assert Picker().pick(Shares(LIMITS), LATER) == ([due], False)
@@ -85,7 +79,7 @@ def test_due_messages_do_not_wait_for_turns_of_tenants_without_any() -> None:
 
 def test_every_tenant_gets_a_turn_beside_those_with_the_longest_due_messages() -> None:
     """The due messages of the first tenants may all rest behind an open circuit."""
-    for number in range(2 * pick.TENANTS_LOOKED_AT):
+    for number in range(2 * PickLimits().tenants):
         outbox(tenant_named(f"due-{number}"), ["http://a.example.com/"] * 3, at=NOW - timedelta(hours=1))
     [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)
     ReceiverCircuit.objects.bulk_create(

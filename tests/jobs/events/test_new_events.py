@@ -4,7 +4,6 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.events import hub
 from jobs.events.hub import NewEvents, read_new_events
 from jobs.models import Job
 from tests.support.announced_jobs import end_job, new_job, say
@@ -42,13 +41,12 @@ def test_only_events_that_a_listener_lacks_are_read(tenant: Account) -> None:
         assert len(cursor.fetchall()) == 2, "a new listener of one job reads no events of the others"
 
 
-def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "MAX_EVENTS", 10)
+def test_a_read_is_bounded_and_the_rest_follows(tenant: Account) -> None:
     long, short = busy_job(tenant, 7), busy_job(tenant, 1)
     end_job(long.id, tell=False)
     cursors, read, reads = {long.id: 0, short.id: 0}, 0, []
     while True:
-        news = read_new_events(cursors)
+        news = read_new_events(cursors, 10)
         reads.append([seqs(news[long.id]), seqs(news[short.id])])
         assert news[long.id].has_more is not news[long.id].is_over
         if news[long.id].is_over:
@@ -59,8 +57,7 @@ def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: py
     assert reads == [[[1, 2, 3, 4, 5], [1, 2]], [[6, 7, 8, 9], []]]
 
 
-def test_each_of_very_many_jobs_gets_one_event(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "MAX_EVENTS", 2)
-    news = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
+def test_each_of_very_many_jobs_gets_one_event(tenant: Account) -> None:
+    news = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0), 2)
     assert [seqs(one) for one in news.values()] == [[1]] * 3
     assert all(one.has_more for one in news.values())

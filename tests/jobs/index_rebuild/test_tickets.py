@@ -253,13 +253,13 @@ def test_a_fleet_without_redis_is_noted(world: QueueWorld) -> None:
 def test_a_long_queue_is_read_over_several_runs(world: QueueWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tickets, "PAGE", 2)
     monkeypatch.setattr(tickets._page, "_compiled", {})  # with that many rows
-    monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
+    sweep = reconcile.ReconcileSweep(pages_per_run=2)
     world.server()
     place = int(world.clock.now().timestamp() * 1_000_000)
     for n in range(7):  # some jobs have the same place
         world.job(push=False, place_us=place + n // 3)
     world.clock.advance(3)
-    runs = [run_sweep("reconcile", world.ports).looked for _ in range(3)]
+    runs = [sweep(world.ports).looked for _ in range(3)]
     assert runs == [4, 3, 4]
     assert_laws(drained=True, ports=world.ports, accepted=7)
 

@@ -10,7 +10,6 @@ import pytest
 from gpus.errors import LeasingUnavailable
 from gpus.models import QuarantinedSlot, Server
 from gpus.reports import CellState
-from jobs.reports import fleet as fleet_module
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from tests.support.factories import (
     make_job,
@@ -58,7 +57,7 @@ def test_without_redis_the_database_says_what_runs() -> None:
 
 
 @pytest.mark.database
-def test_servers_are_filtered_by_pool_name_and_trouble_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_filtered_by_pool_name_and_trouble_page_by_page() -> None:
     flux, zimg = make_model("flux"), make_model("zimg")
     for name in ("a1", "a2", "b1"):
         make_server(name, model=flux)
@@ -76,10 +75,9 @@ def test_servers_are_filtered_by_pool_name_and_trouble_page_by_page(monkeypatch:
     assert names(pool="flux") == ["a1", "a2", "b1"]
     assert names(search="A3", pool="zimg") == ["a3"]
     assert names(troubled=True) == ["drains", "sick", "suspect"]
-    monkeypatch.setattr(fleet_module, "SERVERS_PER_PAGE", 3)
-    assert names(page=1) == ["b1", "drains", "sick"]
-    assert look(Seen(), page=1).total == 7
-    assert names(page=9) == []
+    assert names(page=1, per_page=3) == ["b1", "drains", "sick"]
+    assert look(Seen(), page=1, per_page=3).total == 7
+    assert names(page=9, per_page=3) == []
 
 
 def test_the_report_costs_the_same_for_any_number_of_servers_and_jobs(django_assert_num_queries: Any) -> None:

@@ -92,8 +92,7 @@ def test_hours_are_folded_once_however_often_the_sweep_runs_or_dies(
         sweep(at)
     monkeypatch.setattr(rollups, "_add", add)
     assert Rollup.objects.filter(span_seconds=DAY).count() == 0
-    monkeypatch.setattr(rollups, "MAX_FOLDED", 2)
-    one = RollupsSweep(AtOnce())
+    one = RollupsSweep(AtOnce(), most_folded=2)
     for _ in range(Rollup.objects.filter(span_seconds=HOUR).count()):
         one(make_ports(clock=ManualClock(at)))
         sweep(at)

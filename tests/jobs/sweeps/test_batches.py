@@ -15,8 +15,8 @@ from jobs import transitions
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job
 from jobs.operations import jobs as job_operations
-from jobs.sweeps import base, deadlines, due_retries
-from jobs.sweeps.base import Sweep, SweepCount
+from jobs.sweeps import deadlines, due_retries
+from jobs.sweeps.base import SweepCount
 from tests.support.queue_world import QueueWorld
 
 
@@ -40,7 +40,7 @@ class Case:
     """make: creates a row for the sweep. move: the transition that the sweep calls. state: the state after
     it."""
 
-    sweep: Sweep
+    sweep: Callable[..., SweepCount]
     make: Callable[[QueueWorld], Job]
     move: str
     state: JobState
@@ -56,12 +56,11 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_share_transactions(world: QueueWorld, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+def test_rows_share_transactions(world: QueueWorld, case: Case) -> None:
     world.server()
-    monkeypatch.setattr(base, "BATCH", 4)
     jobs = [case.make(world).id for _ in range(10)]
     with CaptureQueriesContext(connection) as queries:
-        assert case.sweep(world.ports) == SweepCount(10, 10)
+        assert case.sweep(world.ports, batch=4) == SweepCount(10, 10)
     assert [query["sql"].split()[0] for query in queries.captured_queries].count("RELEASE") == 3, (
         "transactions"
     )

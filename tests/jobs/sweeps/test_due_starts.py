@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs import transitions
 from jobs.domain.states import JobState
 from jobs.models import Event, Job
-from jobs.sweeps import base, deadlines, due_starts
+from jobs.sweeps import deadlines, due_starts
 from jobs.sweeps.base import SweepCount
 from tests.support.by_process import run_sweep
 from tests.support.queue_world import QueueWorld
@@ -123,15 +123,12 @@ def test_a_job_that_never_started_has_a_clear_error_and_no_cost(world: QueueWorl
     assert (job.attempts.count(), job.tries) == (0, 0)
 
 
-def test_many_jobs_of_one_time_share_transactions_and_keep_their_order(
-    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_jobs_of_one_time_share_transactions_and_keep_their_order(world: QueueWorld) -> None:
     world.server()
-    monkeypatch.setattr(base, "BATCH", 4)
     jobs = [later(world, second).id for second in range(10)]
     world.clock.advance(20)
     with CaptureQueriesContext(connection) as queries:
-        assert due_starts.sweep(world.ports) == SweepCount(10, 10)
+        assert due_starts.sweep(world.ports, batch=4) == SweepCount(10, 10)
     sql = [query["sql"].split()[0] for query in queries.captured_queries]
     assert sql.count("RELEASE") == 3, "transactions"
     assert world.announced == jobs
@@ -142,7 +139,6 @@ def test_many_jobs_of_one_time_do_not_delay_the_tick(
     world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
-    monkeypatch.setattr(base, "BATCH", 2)
     for _ in range(10):
         later(world, 0.0)
     real = transitions.queue_scheduled
@@ -152,7 +148,7 @@ def test_many_jobs_of_one_time_do_not_delay_the_tick(
         return real(job_id, now)
 
     monkeypatch.setattr(transitions, "queue_scheduled", slowly)
-    assert [due_starts.sweep(world.ports).repaired for _ in range(3)] == [4, 4, 2]
+    assert [due_starts.sweep(world.ports, batch=2).repaired for _ in range(3)] == [4, 4, 2]
 
 
 @pytest.mark.database

@@ -39,8 +39,8 @@ def lease(world: QueueWorld, gpu: HealthServer) -> Lease:
     return let_go(world, world.claim())
 
 
-def sweep(world: QueueWorld) -> SweepCount:
-    count = quarantine.sweep(world.ports)
+def sweep(world: QueueWorld, **limits: int) -> SweepCount:
+    count = quarantine.sweep(world.ports, **limits)
     assert count.failed == 0
     return count
 
@@ -396,26 +396,25 @@ def silent_servers(world: QueueWorld, count: int, *, rows: int = 1) -> None:
     )
 
 
-def seconds_until_free(world: QueueWorld) -> float:
+def seconds_until_free(world: QueueWorld, **limits: int) -> float:
     """Count the probes, with a sweep every 2 s."""
     began = world.clock.now()
     while world.slot() != "free":
         assert (world.clock.now() - began).total_seconds() < 60, "the server is never probed again"
         world.clock.advance(2)
-        sweep(world)
+        sweep(world, **limits)
     return (world.clock.now() - began).total_seconds()
 
 
 @pytest.mark.parametrize("rows", [1, 8])
 def test_a_proven_slot_does_not_wait_for_silent_servers(
-    world: QueueWorld, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch, *, rows: int
+    world: QueueWorld, gpu: HealthServer, lease: Lease, *, rows: int
 ) -> None:
-    monkeypatch.setattr(quarantine, "LIMIT", 20)
     gpu.runs(lease.attempt_id)
     silent_servers(world, 60, rows=rows)
-    sweep(world)
+    sweep(world, limit=20)
     gpu.runs("another")
-    assert seconds_until_free(world) <= 4
+    assert seconds_until_free(world, limit=20) <= 4
 
 
 def test_silent_servers_are_probed_in_turn_within_the_time_limit(
@@ -433,13 +432,12 @@ def test_silent_servers_are_probed_in_turn_within_the_time_limit(
         return [Health(name == "gpu-1", jobs=running) for name in names]
 
     monkeypatch.setattr(quarantine, "probe_with_heartbeats", probe_with_heartbeats)
-    monkeypatch.setattr(quarantine, "PARALLEL_PROBES", 4)
     world.clock.advance(60)
     began = world.clock.now()
     for _ in range(5):
         calls.clear()
         before = world.clock.now()
-        sweep(world)
+        sweep(world, at_once=4)
         assert calls[0] == ["gpu-1"], "the responsive server comes first"
         assert (world.clock.now() - before).total_seconds() < 8
     assert {row.probed_at >= began for row in QuarantinedSlot.objects.all() if row.probed_at} == {True}

@@ -40,11 +40,6 @@ def ports(clock: ManualClock) -> Ports:
 
 
 @pytest.fixture(autouse=True)
-def few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "ATTEMPTS_SHOWN", SHOWN)
-
-
-@pytest.fixture(autouse=True)
 def all_is_summed_up() -> None:
     SweepRun.objects.create(name=CURSOR, at=START, note=str(10**12))
 
@@ -79,7 +74,7 @@ def test_as_many_attempts_stay_as_a_job_shows() -> None:
 def test_the_last_attempts_stay_and_the_events_remain_consistent(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 3 * SHOWN)
     clock.move(KEPT_SECONDS)
-    assert refusals.sweep(ports).repaired == 1
+    assert refusals.sweep(ports, kept=SHOWN).repaired == 1
     assert numbers(job) == list(range(2 * SHOWN + 1, 3 * SHOWN + 1))
     job.refresh_from_db()
     assert (job.attempts_made, job.refusals_folded) == (3 * SHOWN, 2 * SHOWN)
@@ -87,7 +82,7 @@ def test_the_last_attempts_stay_and_the_events_remain_consistent(clock: ManualCl
     assert len(events) == 1 + 2 * SHOWN
     assert events[1] == (2 + 4 * SHOWN, "started")
     assert not list(replayed())
-    assert refusals.sweep(ports).looked == 0
+    assert refusals.sweep(ports, kept=SHOWN).looked == 0
 
 
 def test_attempts_with_other_errors_stay(clock: ManualClock, ports: Ports) -> None:
@@ -96,7 +91,7 @@ def test_attempts_with_other_errors_stay(clock: ManualClock, ports: Ports) -> No
     for _ in range(3 * SHOWN):
         attempt(job, clock)
     clock.move(KEPT_SECONDS)
-    refusals.sweep(ports)
+    refusals.sweep(ports, kept=SHOWN)
     assert numbers(job)[:2] == [1, 2 * SHOWN + 2]
 
 
@@ -106,14 +101,14 @@ def test_a_pair_with_an_event_between_stays(clock: ManualClock, ports: Ports) ->
     for _ in range(3 * SHOWN):
         attempt(job, clock)
     clock.move(KEPT_SECONDS)
-    refusals.sweep(ports)
+    refusals.sweep(ports, kept=SHOWN)
     assert numbers(job)[:2] == [1, 2 * SHOWN + 2]
 
 
 def test_attempts_younger_than_an_hour_stay(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 3 * SHOWN)
     clock.move(KEPT_SECONDS - 4 * SHOWN)
-    assert refusals.sweep(ports).repaired == 0
+    assert refusals.sweep(ports, kept=SHOWN).repaired == 0
     assert len(numbers(job)) == 3 * SHOWN
 
 
@@ -123,7 +118,7 @@ def test_attempts_that_are_in_no_rollup_yet_stay(clock: ManualClock, ports: Port
     fifth = Event.objects.get(job=job, seq=5)
     SweepRun.objects.filter(name=CURSOR).update(note=str(fifth.id))
     clock.move(KEPT_SECONDS)
-    refusals.sweep(ports)
+    refusals.sweep(ports, kept=SHOWN)
     assert numbers(job)[0] == 3
 
 
@@ -131,23 +126,20 @@ def test_no_row_is_deleted_while_clocks_disagree(clock: ManualClock) -> None:
     job = refused(clock, 3 * SHOWN)
     clock.move(KEPT_SECONDS)
     ports = make_ports(clock=clock)
-    count = refusals.sweep(replace(ports, clock_watch=WrongClocks()))
+    count = refusals.sweep(replace(ports, clock_watch=WrongClocks()), kept=SHOWN)
     assert "paused" in count.notes[0]
     assert len(numbers(job)) == 3 * SHOWN
 
 
 @pytest.mark.database
-def test_an_event_stream_continues_after_the_gap(
-    clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub, "MAX_EVENTS", 5)
+def test_an_event_stream_continues_after_the_gap(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 4 * SHOWN)
     clock.move(KEPT_SECONDS)
-    refusals.sweep(ports)
+    refusals.sweep(ports, kept=SHOWN)
     seen: list[int] = []
     last = 3
     while True:
-        read = hub.read_new_events({job.id: last})[job.id]
+        read = hub.read_new_events({job.id: last}, 5)[job.id]
         seen += [event.seq for event in read.events]
         if not read.has_more:
             break

@@ -149,20 +149,16 @@ def test_a_dead_letter_that_is_retried_meanwhile_stays(
     assert not PurgeLedger.objects.exists()
 
 
-def test_one_run_deletes_more_than_a_batch(
-    ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "BATCH", 2)
+def test_one_run_deletes_more_than_a_batch(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
     for _ in range(5):
         ended(tenant, clock.now() - timedelta(days=31))
-    count = retention.sweep(ports)
+    count = retention.sweep(ports, batch=2)
     assert (count.looked, count.repaired) == (3, 5)
 
 
 def test_a_run_is_limited_by_time_not_by_rows(
     ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 1)
     for _ in range(5):
         ended(tenant, clock.now() - timedelta(days=31))
     real = retention.purge_jobs
@@ -172,7 +168,7 @@ def test_a_run_is_limited_by_time_not_by_rows(
         return real(ids)
 
     monkeypatch.setattr(retention, "purge_jobs", slowly)
-    assert [retention.sweep(ports).repaired for _ in range(3)] == [3, 2, 0]
+    assert [retention.sweep(ports, batch=1).repaired for _ in range(3)] == [3, 2, 0]
 
 
 def test_unused_pushed_results_are_deleted_after_a_day(ports: Ports, clock: VirtualClock) -> None:

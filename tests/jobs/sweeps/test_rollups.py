@@ -46,14 +46,13 @@ def stored(span: int = MINUTE) -> dict[Key, Sums]:
     }
 
 
-def test_rollups_equal_sums_computed_by_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollups, "BATCH", 13)
+def test_rollups_equal_sums_computed_by_brute_force() -> None:
     lives = Lives()
     lives.play(15)
     first = len(lives.closed)
-    assert sweep() == first
+    assert sweep(batch=13) == first
     lives.play(15)  # many in minutes that already have a row
-    assert sweep() == len(lives.closed) - first
+    assert sweep(batch=13) == len(lives.closed) - first
     assert stored() == sum_up(lives.closed)
     assert sweep() == 0
     assert stored() == sum_up(lives.closed)

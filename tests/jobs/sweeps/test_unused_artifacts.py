@@ -203,10 +203,9 @@ def test_an_object_that_the_store_keeps_does_not_stop_the_others(
 def test_unknown_objects_that_the_store_keeps_do_not_stop_the_listing(
     ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unknown_objects, "_PAGE", 2)
     keys = sorted(unknown(ports, b"%d" % number, age=25 * HOUR) for number in range(6))
     unremovable(monkeypatch, *(Artifact(tenant_id=key.tenant_id, sha256=key.sha256) for key in keys[:2]))
-    sweep = unknown_objects.UnknownObjectsSweep()
+    sweep = unknown_objects.UnknownObjectsSweep(page=2)
     assert [sweep(ports).failed for _ in range(2)] == [2, 0]
     assert [one.key for one in ports.artifact_store.objects()] == keys[:2]
 
@@ -386,12 +385,10 @@ def test_what_a_long_run_has_saved_stays_until_its_end(ports: Ports, has_ended: 
     assert (ports.artifact_store.find(saved) is None) == has_ended
 
 
-def test_a_listing_goes_on_where_it_ended(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unknown_objects, "MOST", 4)
-    monkeypatch.setattr(unknown_objects, "_PAGE", 2)
+def test_a_listing_goes_on_where_it_ended(ports: Ports) -> None:
     for number in range(10):
         unknown(ports, b"%d" % number, age=25 * HOUR)
-    sweep = unknown_objects.UnknownObjectsSweep()
+    sweep = unknown_objects.UnknownObjectsSweep(most=4, page=2)
     assert [sweep(ports).looked for _ in range(4)] == [4, 4, 2, 0]
     assert list(ports.artifact_store.objects()) == []
 
@@ -481,20 +478,17 @@ def many(count: int, at: datetime) -> None:
     )
 
 
-def test_a_run_is_bounded_and_the_next_one_goes_on(
-    ports: Ports, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_bounded_and_the_next_one_goes_on(ports: Ports, clock: VirtualClock) -> None:
     many(250, clock.now())
-    monkeypatch.setattr(unused_artifacts, "MOST", 100)
     clock.advance(1)
     with CaptureQueriesContext(
         connection,
     ) as queries:
-        unused_artifacts.sweep(ports)
+        unused_artifacts.sweep(ports, most=100)
     assert len(queries) < 20
     assert Artifact.objects.exclude(tombstoned_at=None).count() == 100
     for _ in range(2):
-        unused_artifacts.sweep(ports)
+        unused_artifacts.sweep(ports, most=100)
     assert Artifact.objects.exclude(tombstoned_at=None).count() == 250
 
 

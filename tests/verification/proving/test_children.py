@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from verification.proving import children as module
 from verification.proving.children import Children, NoReply
 
 ECHO = "import sys\nprint('{}', flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)"
@@ -33,13 +32,13 @@ def test_a_child_answers_each_order(children):
     assert children.pids() == {"echo": child.pid}
 
 
-def test_a_child_that_exits_or_does_not_answer_raises(children, monkeypatch):
+def test_a_child_that_exits_or_does_not_answer_raises(children):
     gone = children.start("gone", sys.executable, "-c", "pass", talks=True)
     with pytest.raises(NoReply, match="gone ended"):
         gone.hear()
     deaf = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
     deaf.hear()
-    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.2)
+    deaf.answer_seconds = 0.2
     with pytest.raises(NoReply, match="deaf does not answer"):
         deaf.ask(do="this")
 

@@ -43,9 +43,8 @@ def test_a_process_that_lived_too_short_is_not_judged():
     assert slope("web", 1, series(*(100 + 9 * n for n in range(20)), seconds=90.0)).flat is None
 
 
-def test_a_long_series_is_thinned(monkeypatch):
-    monkeypatch.setattr(Samples, "MAX", 50)
-    samples = Samples()
+def test_a_long_series_is_thinned():
+    samples = Samples(most=50)
     for second in range(1000):
         samples.take({"me": os.getpid()}, float(second))
     (found,) = samples.slopes()

@@ -15,8 +15,7 @@ from jobs.models import EndNotice
 from jobs.operations.tenants import create_key, rotate_key
 from tests.support.api_world import Account, ApiWorld, with_key
 from tests.support.workflow_api import advance, post, put
-from workflows.execution import starts
-from workflows.execution.advancer import Advancer
+from workflows.execution.advancer import Advancer, AdvancerLimits
 from workflows.models import Node, Wait
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
@@ -189,14 +188,11 @@ def test_a_question_that_is_too_large_fails_its_node(
     assert not Wait.objects.exists()
 
 
-def test_large_questions_of_a_map_begin_in_several_transactions(
-    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(starts, "MAX_PAYLOAD_BYTES", 5_000)
+def test_large_questions_of_a_map_begin_in_several_transactions(acme: Account, world: ApiWorld) -> None:
     human = {"title": "?", "choose_from": {"$ref": "inputs.list"}}
     put(acme, {"nodes": {"best": {"map": {"count": 9}, "human": human}}})
     run_id = post(acme, "workflows/film/runs", {"inputs": {"list": ["x" * 2_000]}}).json()["run_id"]
-    advancer, begun = Advancer(world.ports), list[int]()
+    advancer, begun = Advancer(world.ports, AdvancerLimits(payload_bytes=5_000)), list[int]()
     while advancer.advance(run_id):
         begun.append(Wait.objects.count())
     assert begun == [0, 3, 6]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workflows.execution import json_lines
 from workflows.execution.json_lines import GROUP, BadLine, Scan, TooManyLines, items_from
 
 MOST = 1_000
@@ -25,11 +25,18 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def scanned(data: bytes, size: int = 7, *, most_items: int = MOST, most_line_bytes: int = MOST) -> Scan:
+def scanned(
+    data: bytes,
+    size: int = 7,
+    scan: Scan | None = None,
+    *,
+    most_items: int = MOST,
+    most_line_bytes: int = MOST,
+) -> Scan:
     """Read all steps, each as after a crash: from the offset that was kept."""
-    scan = Scan()
+    scan = scan or Scan()
     while not scan.is_over:
-        scan = Scan(scan.offset, scan.line, scan.items, list(scan.starts))
+        scan = replace(scan, starts=list(scan.starts))
         scan.read_on(
             pieces(data[scan.offset :], size), most_items=most_items, most_line_bytes=most_line_bytes
         )
@@ -50,19 +57,16 @@ def test_each_item_is_found_by_its_index(
     lines = [json.dumps(value, ensure_ascii=False) for value in values]
     data = "".join(line + end for line, end in zip(lines, ends, strict=False)).encode()
     data = data if has_last_end else data.rstrip(b"\r\n ")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_lines, "STEP_LINES", step)
-        patch.setattr(json_lines, "GROUP", 3)
-        scan = scanned(data, size)
-        assert scan.items == len(values)
-        for first in range(len(values)):
-            for last in range(first, len(values)):
-                if last // 3 != first // 3:
-                    continue
-                at = scan.starts[first // 3]
-                chunks = pieces(data[at[0] :], size)
-                found = items_from(chunks, at, first, last, most_line_bytes=MOST)
-                assert found == {index: values[index] for index in range(first, last + 1)}
+    scan = scanned(data, size, Scan(group=3, step_lines=step))
+    assert scan.items == len(values)
+    for first in range(len(values)):
+        for last in range(first, len(values)):
+            if last // 3 != first // 3:
+                continue
+            at = scan.starts[first // 3]
+            chunks = pieces(data[at[0] :], size)
+            found = items_from(chunks, at, first, last, most_line_bytes=MOST, group=3)
+            assert found == {index: values[index] for index in range(first, last + 1)}
 
 
 @pytest.mark.parametrize(
@@ -130,8 +134,7 @@ def test_a_million_lines_end_at_the_limit() -> None:
     assert read < 100
 
 
-def test_a_step_reads_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "STEP_BYTES", 100)
-    scan = Scan()
+def test_a_step_reads_a_bounded_part() -> None:
+    scan = Scan(step_bytes=100)
     scan.read_on([b'"0123456789"\n' * 50], most_items=MOST, most_line_bytes=MOST)
     assert (scan.is_over, scan.offset, scan.items) == (False, 104, 8)

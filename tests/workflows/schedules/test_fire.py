@@ -30,7 +30,7 @@ from workflows.models import Run, Workflow
 from workflows.schedules import operations
 from workflows.schedules.backlog import Backlog, backlog_of
 from workflows.schedules.execution import fire as fire_module
-from workflows.schedules.execution.fire import Overtaken, fire
+from workflows.schedules.execution.fire import FireLimits, Overtaken, fire
 from workflows.schedules.execution.launch import Launched
 from workflows.schedules.models import Firing, Schedule, reopen
 from workflows.sweeps import due_schedules, due_waits, ended_firings, old_firings
@@ -239,9 +239,8 @@ def test_ten_minutes_without_a_sweep(stage: Stage, catch_up: str, expected: int)
     assert sum(count for _, _, count in told(schedule)) == 2
 
 
-def test_a_long_backlog_is_handled_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fire_module, "MAX_DUES", 7)
-    monkeypatch.setattr(fire_module, "MAX_STARTS", 3)
+def test_a_long_backlog_is_handled_in_parts(stage: Stage) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(fire=FireLimits(dues=7, starts=3)))
     schedule = stage.put(catch_up="all", catch_up_seconds=1200.0)
     stage.clock.move(1800)
     for _ in range(12):
@@ -736,11 +735,8 @@ def test_a_newer_one_waits_out_an_outage_of_the_leases(stage: Stage, monkeypatch
 
 
 @pytest.mark.database
-def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(due_schedules, "MAX_WITH_NEXT", 5)
-    monkeypatch.setattr(due_schedules, "MAX_REFUSED", 2)
+def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(stage: Stage) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(with_next=5, refused=2))
     Tenant.objects.update(max_queued=0)
     for number in range(12):
         backfilled(stage, stage.put(f"s{number}", cron="0 * * * *"), 0, parallel=True)
@@ -757,10 +753,8 @@ def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(
     assert Job.objects.count() == 1
 
 
-def test_more_due_schedules_than_a_run_handles_are_taken_in_turn_by_tenant(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(due_schedules, "MAX_SCHEDULES", 4)
+def test_more_due_schedules_than_a_run_handles_are_taken_in_turn_by_tenant(stage: Stage) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(schedules=4))
     for number in range(12):
         stage.put(f"s{number}", overlap="skip")
     stage.tenant = make_tenant("neighbour")
@@ -773,10 +767,8 @@ def test_more_due_schedules_than_a_run_handles_are_taken_in_turn_by_tenant(
     assert Job.objects.count() == 13
 
 
-def test_a_backlog_of_large_payloads_is_started_in_parts(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fire_module, "MAX_WEIGHT", 200_000)
+def test_a_backlog_of_large_payloads_is_started_in_parts(stage: Stage) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(fire=FireLimits(weight=200_000)))
     large = {"model": "zimg", "payload": {"list": [[]] * 2_000}}  # about 100 KB in memory
     for name in ("a", "b", "c"):
         stage.put(name, submit=large, catch_up="all")
@@ -792,7 +784,7 @@ def test_a_backlog_of_large_payloads_is_started_in_parts(
 def test_a_tenant_whose_starts_take_long_keeps_no_other_tenant_waiting(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fire_module, "MAX_WEIGHT", 1)
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(fire=FireLimits(weight=1)))
     for number in range(10):
         stage.put(f"s{number}", catch_up="all")
     stage.tenant = make_tenant("neighbour")
@@ -871,8 +863,8 @@ def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
 
 
-def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fire_module, "MAX_STARTS", 2)
+def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(fire=FireLimits(starts=2)))
     schedule = stage.put(cron="0 * * * *")
     backfilled(stage, schedule, 5)
     stage.run_for(2)

@@ -47,12 +47,18 @@ from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
 
 log = structlog.get_logger()
 
-MAX_DUES = 1_000
-"""Due times that one transaction handles: cronsim needs 44 µs for one."""
-MAX_STARTS = 50
-"""Firings that one transaction starts."""
-MAX_WEIGHT = 16 * 1024 * 1024
-"""Bytes in memory of what one transaction starts, about; one firing may have more."""
+
+@dataclass(frozen=True, slots=True)
+class FireLimits:
+    """Limits of one transaction. dues: due times that it handles; cronsim needs 44 µs for one. starts:
+    firings that it starts. weight: bytes in memory of what it starts, about; one firing may have more."""
+
+    dues: int = 1_000
+    starts: int = 50
+    weight: int = 16 * 1024 * 1024
+
+
+LIMITS = FireLimits()
 LOOK_AGAIN_SECONDS = 300.0
 """Time after which a schedule whose time zone is unknown is looked at again."""
 MAX_TRIES = 5
@@ -140,7 +146,13 @@ def next_look(schedule: Schedule, next_due_at: datetime | None) -> datetime | No
 # -- due times -----------------------------------------------------------------------------------------------
 
 
-def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended | None = None) -> bool:
+def fire(
+    schedule: Schedule,
+    ports: Ports,
+    launched: Launched,
+    unended: Unended | None = None,
+    limits: FireLimits = LIMITS,
+) -> bool:
     """Handle the due times of a schedule that have come, as many as one transaction may. Return True if there
     are more.
 
@@ -158,7 +170,7 @@ def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended 
     refusals: dict[datetime, Refused] = {}
     known: set[datetime] = set()
     for _ in range(_RETRIES):
-        plan = _Plan(schedule, timetable, unended, now, ports, refusals, known)
+        plan = _Plan(schedule, timetable, unended, now, ports, refusals, known, limits)
         plan.make()
         if refused := plan.check():
             refusals |= refused
@@ -181,18 +193,22 @@ def fire(schedule: Schedule, ports: Ports, launched: Launched, unended: Unended 
 
 
 def fire_together(
-    schedules: Sequence[Schedule], ports: Ports, launched: Launched, unended: Mapping[int, Unended]
+    schedules: Sequence[Schedule],
+    ports: Ports,
+    launched: Launched,
+    unended: Mapping[int, Unended],
+    limits: FireLimits = LIMITS,
 ) -> set[int]:
     """Fire schedules in one transaction. Return the keys of those that have to be fired alone, because they
     need more than that: all of them if the transaction was rolled back."""
     now = ports.clock.now()
     plans: list[_Plan] = []
     for schedule in schedules:
-        if sum(plan.weight for plan in plans) >= MAX_WEIGHT:
+        if sum(plan.weight for plan in plans) >= limits.weight:
             break
         try:
             timetable, of = schedule.timetable, unended.get(schedule.pk, Unended())
-            plan = _Plan(schedule, timetable, of, now, ports, {}, set())
+            plan = _Plan(schedule, timetable, of, now, ports, {}, set(), limits)
             plan.make()
         except Exception:  # it raises again when it is fired alone
             continue
@@ -260,6 +276,7 @@ class _Plan:
     ports: Ports
     refusals: Mapping[datetime, Refused]
     known: set[datetime]
+    limits: FireLimits
     rows: list[Firing] = field(default_factory=list)
     launches: dict[datetime, Launch] = field(default_factory=dict)
     weight: int = 0
@@ -272,18 +289,18 @@ class _Plan:
         self.handled_at = schedule.handled_at
         self.wait_until: datetime | None = None
         dues = self.timetable.between(
-            schedule.handled_at + timedelta(microseconds=1), self.now - rules.jitter, MAX_DUES + 1
+            schedule.handled_at + timedelta(microseconds=1), self.now - rules.jitter, self.limits.dues + 1
         )
-        are_all = len(dues) <= MAX_DUES
+        are_all = len(dues) <= self.limits.dues
         self.has_more = not are_all
-        dues = dues[:MAX_DUES]
+        dues = dues[: self.limits.dues]
         self.running, self.waiting = len(self.unended.running), self.unended.waiting
         new = [due for due in dues if due not in self.known]
         for judged in judge(new, self.now, rules, are_all=are_all):
             if judged.reason is not None:
                 outcome = Outcome.SKIPPED if judged.reason is Reason.PAUSED else Outcome.MISSED
                 self._add(judged.first, outcome, judged.reason, last=judged.last, count=judged.count)
-            elif len(self.launches) >= MAX_STARTS or self.weight >= MAX_WEIGHT:
+            elif len(self.launches) >= self.limits.starts or self.weight >= self.limits.weight:
                 self.has_more = True
                 return
             elif not self._take(judged.first, rules):
@@ -480,7 +497,7 @@ def note_error(schedule: Schedule, error: Exception, ports: Ports) -> None:
 # -- firings that wait ---------------------------------------------------------------------------------------
 
 
-def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
+def start_waiting(schedule: Schedule, ports: Ports, launched: Launched, limits: FireLimits = LIMITS) -> int:
     """Start firings of a schedule that wait: the first one by the timetable if no other runs, the first one
     of backfills if none of theirs runs, and backfills that may overlap. Return how many started. Raises
     Overtaken, StartsRefused, WaitingFailed."""
@@ -489,7 +506,7 @@ def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
     unended = unended_of([schedule.pk]).get(schedule.pk, Unended())
     started = 0
     if not is_paused(schedule, now):
-        own = rows.filter(backfill=NO_BACKFILL)[:MAX_STARTS]
+        own = rows.filter(backfill=NO_BACKFILL)[: limits.starts]
         if not unended.running:
             started = _start_first(schedule, own, ports, launched)
         elif schedule.overlap == Overlap.CANCEL_PREVIOUS and own.exists():
@@ -497,7 +514,7 @@ def start_waiting(schedule: Schedule, ports: Ports, launched: Launched) -> int:
     backfills = rows.exclude(backfill=NO_BACKFILL)
     if unended.backfilled:
         backfills = backfills.filter(may_overlap=True)
-    return _start_first(schedule, backfills[:MAX_STARTS], ports, launched, started)
+    return _start_first(schedule, backfills[: limits.starts], ports, launched, started)
 
 
 def _start_first(

@@ -72,10 +72,16 @@ class Told:
 
 
 class Site:
-    """The site. handler: None: that of production. is_batching: False: without the batcher."""
+    """The site. handler: None: that of production. is_batching: False: without the batcher. limits: of the
+    batcher."""
 
     def __init__(
-        self, handler: BatchHandler | None = None, *, is_batching: bool = True, seconds: float = 60.0
+        self,
+        handler: BatchHandler | None = None,
+        *,
+        is_batching: bool = True,
+        seconds: float = 60.0,
+        **limits: int,
     ) -> None:
         self.viewed = 0
         self.groups: list[int] = []
@@ -83,7 +89,7 @@ class Site:
         self._django = Utf8Handler()
         self._handler = handler or SubmitHandler()
         behind = cast("Any", self.threads)
-        self.batcher = SubmitBatcher(behind, self._count) if is_batching else None
+        self.batcher = SubmitBatcher(behind, self._count, **limits) if is_batching else None
         self._front = AsgiGateway(
             ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None)
         )

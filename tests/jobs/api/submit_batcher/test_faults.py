@@ -161,9 +161,7 @@ def test_a_request_abandoned_while_the_batch_handler_was_blocked_is_not_started(
         assert may_go.wait(60)
         return answer(group)
 
-    monkeypatch.setattr(batcher_module, "HANDLERS", 1)
-    monkeypatch.setattr(batcher_module, "EXTRA_HANDLERS", 0)
-    site = Site(wait, seconds=0.2)
+    site = Site(wait, seconds=0.2, handlers=1, extra_handlers=0)
     try:
         responses = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
         assert statuses(responses) == [503] * 3
@@ -248,12 +246,11 @@ def test_groups_with_limits_in_another_order_do_not_deadlock(
 ) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
-    monkeypatch.setattr(batcher_module, "MAX_GROUP", 2)
     # the database breaks deadlocks; other waits only take their time
     monkeypatch.setattr(submission, "LOCK_WAIT_SECONDS", 50.0)
     for one in (acme, other):
         limit(one, max_queued=1000)
-    site = Site()
+    site = Site(max_group=2)
     try:
         for _ in range(5):
             pairs = [(acme.key, job()), (other.key, job())]
