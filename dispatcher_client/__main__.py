@@ -1,8 +1,8 @@
 """The command line: ``python3 -m dispatcher_client COMMAND``: submit, wait, result, stream, logs, cancel,
 rerun, erase, upload, download, flush.
 
-Exit status: 0 done · 1 refused, or the job did not complete · 2 wrong usage · 3 no answer · 4 no answer, and
-the request is in the spool · 5 the job has not ended yet."""
+Exit status: 0 done · 1 refused, or the job did not complete · 2 wrong usage, or a file that can't be read or
+written · 3 no answer · 4 no answer, and the request is in the spool · 5 the job has not ended yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import Client, DispatcherError, Job, NotOver, Problem, Spooled, Unavailab
 from .calls import RerunOptions
 from .submit_options import SubmitOptions, add_submit_options, json_value
 
-DONE, REFUSED, UNANSWERED, SPOOLED, NOT_OVER = 0, 1, 3, 4, 5
+DONE, REFUSED, WRONG_USAGE, UNANSWERED, SPOOLED, NOT_OVER = 0, 1, 2, 3, 4, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spool = options.spool or os.environ.get("DISPATCHER_SPOOL") or None
     command: Callable[[Client, argparse.Namespace], int] = options.command
     try:
-        return command(Client(url, key, spool=spool, retry_seconds=options.retry_seconds), options)
+        client = Client(url, key, spool=spool, retry_seconds=options.retry_seconds)
+    except ValueError as error:
+        parser.error(f"DISPATCHER_URL or DISPATCHER_API_KEY: {error}")
+    try:
+        return command(client, options)
     except Spooled as spooled:
         _print_error({"code": "spooled", "detail": str(spooled), "idempotency_key": spooled.idempotency_key})
         return SPOOLED
@@ -44,6 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DispatcherError as error:
         _print_error({"code": "no_answer", "detail": str(error), "idempotency_key": error.idempotency_key})
         return UNANSWERED
+    except BrokenPipeError:  # the reader of stdout has ended
+        raise
+    except OSError as error:  # of a file: one of the connection is a DispatcherError
+        _print_error(
+            {"code": "file_error", "detail": f"{error.filename or 'a file'}: {error.strerror or error}"}
+        )
+        return WRONG_USAGE
 
 
 def _submit(client: Client, options: argparse.Namespace) -> int:

@@ -113,6 +113,10 @@ class Transport(ABC):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
+        if parts.path.rstrip("/").endswith("/api/v1"):
+            raise ValueError(
+                f"the client adds /api/v1 itself: give the dispatcher's URL without it, not {url!r}"
+            )
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("an API key must be printable ASCII")
         self.root = url.rstrip("/") + "/api/v1"

@@ -333,7 +333,9 @@ class _Simulation:
         place = "".join(f"/{part}" for part in path)
         found = _search(template["$ref"], scope, place)
         if found is None and "default" not in template:
-            raise _Unresolved(f"{template['$ref']} selects nothing, and the reference has no default", place)
+            raise _Unresolved(
+                f"{template['$ref']} is null or selects nothing, and the reference has no default", place
+            )
         return template["default"] if found is None else found
 
 

@@ -35,6 +35,10 @@ def read_definition_file(source: str) -> Any:
         raise CommandError(f"{source} cannot be read: {error.strerror}") from None
     if len(raw) > _MAX_FILE_BYTES:
         raise CommandError(f"{source} has more than {_MAX_FILE_BYTES} bytes")
+    if path.suffix == ".py":
+        raise CommandError(
+            f"{source} is Python: name the Workflow in it as module:name, such as {plain(path.stem)}:wf"
+        )
     return _yaml(raw, source) if path.suffix in (".yaml", ".yml") else _json(raw, source)
 
 

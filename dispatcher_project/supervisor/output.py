@@ -52,10 +52,15 @@ class LogFile:
             self._dropped = 0
 
     def tail(self, lines: int) -> list[str]:
-        """Return the last lines of this run."""
+        """Return the last lines of this run; a line of ours follows them if the disk is full."""
         with self.path.open("rb") as file:
             file.seek(max(self._begun, os.fstat(file.fileno()).st_size - 64_000))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
+            found = file.read().decode(errors="replace").splitlines()[-lines:]
+        if self._dropped:
+            found.append(
+                f"({self._dropped} bytes of output are missing: the disk of {self.path.parent} is full)"
+            )
+        return found
 
     def close(self) -> None:
         self._file.close()

@@ -124,7 +124,8 @@ def _unpack(file: Path, place: Path) -> dict[str, Any]:
                             shutil.copyfileobj(source, out)
         manifest = dict(json.loads((place / MANIFEST).read_text()))
     except (tarfile.TarError, FileNotFoundError, ValueError, EOFError) as error:
-        raise BackupError(f"{file} is not a backup, or is cut off: {error}") from None
+        (why, *_) = str(error).splitlines() or [type(error).__name__]  # tarfile adds a line for each format
+        raise BackupError(f"{file} is not a backup, or is cut off: {why.rstrip(':')}") from None
     if manifest.get("format") != FORMAT:
         raise BackupError(f"{file} was made by a newer version: restore it with that one")
     return manifest

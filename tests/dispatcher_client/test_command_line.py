@@ -113,3 +113,27 @@ def test_an_option_that_is_no_number_is_refused_by_its_name(
         parser.parse_args(words)
     assert capsys.readouterr().err.rstrip().endswith(said)
     assert "true" not in parser.format_help()
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(run: Run, tmp_path: Path) -> None:
+    missing = run("upload", str(tmp_path / "film.mp4"))
+    assert missing.returncode == 2
+    assert json.loads(missing.stderr) == {
+        "code": "file_error",
+        "detail": f"{tmp_path / 'film.mp4'}: No such file or directory",
+    }
+    folder = run("upload", str(tmp_path))
+    assert (folder.returncode, "Is a directory" in json.loads(folder.stderr)["detail"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("localhost:8000", "must be http(s)://host[:port], not 'localhost:8000'"),
+        ("http://h/api/v1", "the client adds /api/v1 itself"),
+    ],
+)
+def test_a_wrong_url_is_wrong_usage(run: Run, url: str, why: str) -> None:
+    refused = run("cancel", "J", DISPATCHER_URL=url)
+    assert refused.returncode == 2
+    assert why in refused.stderr

@@ -72,7 +72,8 @@ class Reference:
             return budget.take(found, len(self.path))
         if self.default is _NO_DEFAULT:
             raise Unresolved(
-                f"{self.expression.text} selects nothing, and the reference has no default", self.path
+                f"{self.expression.text} is null or selects nothing, and the reference has no default",
+                self.path,
             )
         return self.default
 

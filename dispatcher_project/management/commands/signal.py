@@ -11,9 +11,14 @@ from dispatcher_project.management.commands.submit import read_payload
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs.api.submit import keyed_request
+from jobs.models import Tenant
+from workflows.domain.plan import NodeKind
+from workflows.models import Wait
 from workflows.signals import send_signal
 
 TAKEN_BY_NONE = 1
+_NAMED = 20
+"""Tenants that an error names."""
 
 
 class Command(TerminalCommand):
@@ -29,7 +34,8 @@ class Command(TerminalCommand):
         )
         parser.add_argument("--run", metavar="ID", help="only to this run")
         parser.add_argument(
-            "--tenant", help="to the runs of this tenant (default: operator, or the only one)"
+            "--tenant",
+            help="to the runs of this tenant (default: the only one whose runs wait, else operator)",
         )
         parser.add_argument(
             "--idempotency-key", metavar="KEY", help="sent again with the same key, it ends no further waits"
@@ -40,10 +46,10 @@ class Command(TerminalCommand):
         run = None if options["run"] is None else find_run(options["run"])
         if run is not None and options["tenant"]:
             raise CommandError("give --run or --tenant, not both")
-        tenant_id = run.tenant_id if run is not None else tenant_named(options["tenant"]).pk
+        tenant = run.tenant if run is not None else _tenant(options["tenant"], options["name"])
         name, run_id = options["name"][:64], None if run is None else run.id
         taken = send_signal(
-            tenant_id,
+            tenant.pk,
             name,
             body,
             run_id=run_id,
@@ -51,5 +57,18 @@ class Command(TerminalCommand):
             ports=jobs.ports.production_ports(),
             by=cli_actor(),
         ).taken
-        self.report({"taken": taken}, f"taken by {counted(taken, 'node')}")
+        self.report({"taken": taken}, f"taken by {counted(taken, 'node')} of {tenant.name}")
         return None if taken else TAKEN_BY_NONE
+
+
+def _tenant(given: str | None, signal: str) -> Tenant:
+    """Return the given tenant; else the only one whose runs wait for the signal, or the default one. Raises
+    CommandError."""
+    if given is None:
+        of_wait = Wait.objects.filter(kind=NodeKind.SIGNAL.value, signal=signal, answered_at=None)
+        waiting = Tenant.objects.filter(pk__in=of_wait.values("node__run__tenant_id"))
+        names = list(waiting.order_by("name").values_list("name", flat=True)[:_NAMED])
+        if len(names) > 1:
+            raise CommandError(f"name a tenant with --tenant: runs of {', '.join(names)} wait for {signal}")
+        given = names[0] if names else None
+    return tenant_named(given)

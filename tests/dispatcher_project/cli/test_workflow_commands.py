@@ -231,10 +231,34 @@ def test_a_run_is_started_listed_answered_and_signalled(
     advance(world)
     for _ in range(2):
         sent = terminal("signal", "payment", '{"euro": 1}', "--run", run_id, "--idempotency-key", "k")
-        assert sent.said == "taken by 1 node\n"
+        assert sent.said == "taken by 1 node of operator\n"
     advance(world)
     assert terminal("run", run_id, "--json").json["output"] == {"best": "b"}
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}
+
+
+def test_a_signal_goes_to_the_tenant_whose_runs_wait_for_it(
+    world: QueueWorld, terminal: Terminal, tmp_path: Path
+) -> None:
+    path = tmp_path / "paid.json"
+    path.write_text(json.dumps({"nodes": {"paid": {"signal": {"name": "payment"}}}}))
+    assert terminal("signal", "payment").said == "taken by 0 nodes of operator\n"
+    for tenant in ("acme", "beta"):
+        make_tenant(tenant)
+        assert terminal("workflow", "run", str(path), "--tenant", tenant).status == 0
+    advance(world)
+    assert terminal("signal", "payment").said == (
+        "name a tenant with --tenant: runs of acme, beta wait for payment"
+    )
+    assert terminal("signal", "payment", "--tenant", "beta").said == "taken by 1 node of beta\n"
+    assert terminal("signal", "payment").said == "taken by 1 node of acme\n"
+
+
+def test_a_python_file_is_no_json(terminal: Terminal, tmp_path: Path) -> None:
+    path = tmp_path / "film.py"
+    path.write_text(PYTHON)
+    said = terminal("workflow", "check", str(path)).said
+    assert said == f"{path} is Python: name the Workflow in it as module:name, such as film:wf"
 
 
 def test_runs_are_filtered_and_paged(world: QueueWorld, terminal: Terminal, file: str) -> None:

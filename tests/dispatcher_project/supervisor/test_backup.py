@@ -89,8 +89,9 @@ def test_what_cannot_be_restored_is_refused_before_any_change(tmp_path: Path) ->
     new = DataFolder(tmp_path / "new")
     (tmp_path / "cut.tar").write_bytes((tmp_path / "b.tar").read_bytes()[:300])
     for file in ("cut.tar", "old/secret_key"):
-        with pytest.raises(BackupError, match="is not a backup, or is cut off"):
+        with pytest.raises(BackupError, match="is not a backup, or is cut off") as refused:
             restore(tmp_path / file, new, {}, overwrite=False)
+        assert "\n" not in str(refused.value), "tarfile has a line for each format"
     with pytest.raises(BackupError, match=r"there is no file .*gone\.tar"):
         restore(tmp_path / "gone.tar", new, {}, overwrite=False)
     with pytest.raises(BackupError, match=r"there is no folder .*gone$"):
