@@ -31,6 +31,7 @@ from jobs.operations.erase import (
     is_erased,
 )
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import require_host_of_files
 from workflows.domain.errors import PartOfRun, RunNotOver
 from workflows.execution.callbacks import callbacks_of
 from workflows.models import MapChunk, Node, Run, RunEvent, Wait
@@ -45,7 +46,7 @@ def erase_run_data(
     """Erase the data of a run that has ended, with its sub-runs of all levels; may be repeated.
 
     Returns the run; without `erased_at` while jobs still have data, which a sweep erases. Raises
-    Run.DoesNotExist, RunNotOver, PartOfRun for a sub-run.
+    Run.DoesNotExist, RunNotOver, PartOfRun for a sub-run, and ArtifactStoreOfOneHost.
     """
     now = ports.clock.now()
     found: list[Run] = []
@@ -54,6 +55,7 @@ def erase_run_data(
         if not level:
             raise Run.DoesNotExist
         _refuse_sub_run(level[0])
+        require_host_of_files(level[0].tenant_id, ports)  # else the rows go, and the files stay
         while level:
             if any(run.finished_at is None for run in level):
                 raise RunNotOver

@@ -169,6 +169,7 @@ class ArtifactDetail(_OneArtifact):
     )
     def delete(self, request: Request, artifact_id: str) -> Response:
         row = visible_artifact(request, artifact_id)
+        require_shared_store(self.ports)  # else the row goes, and the file stays
         with suppress(StoreUnavailable):  # the row is gone; a sweep removes the object
             remove_now(row.pk, self.ports.artifact_store, self.ports.clock.now())
         return Response(status=204)

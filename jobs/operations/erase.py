@@ -25,6 +25,7 @@ from jobs.domain.errors import JobNotOver, JobOfRun
 from jobs.domain.states import JobState, is_final
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import require_host_of_files
 
 ERASED = "$erased"
 """Name in a payload or result that was erased, with time and hash."""
@@ -38,7 +39,7 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
 
     A dead letter is dismissed, since it can't run again. A callback that is still due is sent without the
     result. with_follower: the data of its follower (a run), which has copies, is erased too. Raises
-    Job.DoesNotExist, JobNotOver, JobOfRun.
+    Job.DoesNotExist, JobNotOver, JobOfRun, and ArtifactStoreOfOneHost as a submit with files does.
     """
     now = ports.clock.now()
     with transaction.atomic():
@@ -51,6 +52,7 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
             )
         if not is_final(JobState(job.state)):
             raise JobNotOver()
+        require_host_of_files(job.tenant_id, ports)  # else the rows go, and the files stay
         transitions.dismiss([job_id], now)
         if not is_erased(job.payload):
             job.payload = erased(job.payload, now)

@@ -12,6 +12,8 @@ import pytest
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.refs import ref
 from foundation.ids import new_id
+from gpus.models import Process
+from jobs.domain.errors import ArtifactStoreOfOneHost
 from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
 from workflows import erasing, operations
@@ -92,6 +94,19 @@ def test_the_artifacts_of_a_runs_inputs_stay_until_its_nodes_come_to_them(theatr
     erasing.erase_run_data(waiting.id, ports=theatre.ports)
     film.refresh_from_db()
     assert film.state == "gone"
+
+
+def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    run = theatre.to_end(theatre.start(NODES, {"film": ref(film.pk)}))
+    now = theatre.ports.clock.now()
+    Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    with pytest.raises(ArtifactStoreOfOneHost, match="DISPATCHER_ARTIFACT_STORE"):
+        erasing.erase_run_data(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    assert (run.inputs, run.erase_requested_at) == ({"film": ref(film.pk)}, None)
+    film.refresh_from_db()
+    assert film.state == "stored"
 
 
 def test_a_foreign_artifact_in_inputs_is_not_kept(theatre: Theatre) -> None:

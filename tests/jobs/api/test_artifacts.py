@@ -689,6 +689,23 @@ def test_an_erased_artifact_is_denied_at_once_and_can_be_uploaded_again(
     assert submit(acme, {"image": {"$artifact": again}}).status_code == 202
 
 
+def test_nothing_is_erased_on_a_host_that_may_not_have_the_files(
+    acme: Account, zimg: ModelConfig, store: Store
+) -> None:
+    one = upload(acme, store, PNG)
+    job_id = ended_job(acme, {"image": {"$artifact": one}})
+    unused = upload(acme, store, b"unused")
+    process_on("web-2", "web")
+    for place in (f"/api/v1/queue/jobs/{job_id}/data", f"{URL}/{unused}"):
+        answer = acme.client.delete(place)
+        assert (answer.status_code, answer.json()["code"]) == (503, "artifact_store_of_one_host")
+        assert "s3://BUCKET" in answer.json()["detail"]
+    assert Job.objects.get(pk=job_id).payload == {"image": {"$artifact": one}}
+    assert not Artifact.objects.filter(state="gone").exists()
+    Process.objects.all().delete()
+    assert acme.client.delete(f"/api/v1/queue/jobs/{job_id}/data").json()["artifacts"] == 1
+
+
 def attempt_of(job_id: str) -> str:
     attempt = Attempt.objects.create(
         id=new_id(),
