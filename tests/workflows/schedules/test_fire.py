@@ -579,7 +579,7 @@ def test_a_repeated_backfill_is_answered_as_the_first_time(stage: Stage) -> None
     done = operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key)
     stage.clock.move(3600)
     assert operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key) == done
-    schedule = stage.put(cron="0 0 1 1 *")
+    schedule = stage.put(cron="30 11 31 7 *")
     assert operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key) == done
 
 
