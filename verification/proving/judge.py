@@ -135,7 +135,7 @@ def _winner(row: JobRow, runs: Sequence[Run]) -> Iterator[Finding]:
         yield Finding("two_results", f"is completed by {len(winners)} attempts", row.id)
         return
     winner = winners[0]
-    if row.result_attempt != winner.id:
+    if row.result_attempt != winner.id and not row.is_erased:
         text = (
             f"its result is of attempt {row.result_attempt}, attempt {winner.id} is the one that completed it"
         )

@@ -92,6 +92,8 @@ class JobRow:
     output: str = ""
     """The artifact of the file that its run saved; output_sha256: its hash, as the run says."""
     output_sha256: str = ""
+    is_erased: bool = False
+    """Its payload and result were erased."""
 
 
 @dataclass(slots=True)

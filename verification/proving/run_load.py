@@ -1,7 +1,8 @@
-"""Clients that start runs of workflows, and cancel some; their lines go to the ledger of the load.
+"""Clients that start runs of workflows, answer, cancel, restart and erase some; their lines go to the ledger
+of the load.
 
 Ledger lines, by ``what``: ``run_asked`` (before the first try), ``run_accepted``, ``run_problem``,
-``run_cancel``, ``run_restart``, ``run_reported`` (how a run ended, as its client reads it).
+``run_cancel``, ``run_restart``, ``run_erased``, ``run_reported`` (how a run ended, as its client reads it).
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from dispatcher_client import Conflict, DispatcherError, RunNotOver
 from verification.proving.clients import WatchedClient
 from verification.proving.ledger import Ledger
-from verification.proving.run_mix import LAST_NODE, WORKFLOW, PlannedRun, definition
+from verification.proving.run_kinds import FILM, KINDS, LAST_NODE, PERSON, SIGNAL, RunKind, definition
+from verification.proving.run_mix import PlannedRun
 
 STARTERS = 2
-RESTART_SECONDS = 120.0
-"""A run that has not ended by then is not restarted."""
+PATIENCE_SECONDS = 120.0
+"""A run that has not ended by then is neither answered, restarted nor erased."""
+_AGAIN_SECONDS = 0.5
 
 
 class RunLoad:
@@ -28,8 +32,8 @@ class RunLoad:
         self, clients: Mapping[str, WatchedClient], ledger: Ledger, prefix: str, callback_url: str
     ) -> None:
         self._clients, self._ledger, self._callback_url = clients, ledger, callback_url
-        self._definition = definition(prefix)
-        self._known: set[str] = set()
+        self._prefix = prefix
+        self._known: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
         self._counts = {"runs_released": 0, "runs_over": 0}
@@ -58,7 +62,7 @@ class RunLoad:
     def _start_for_ever(self) -> None:
         while True:
             run = self._work.get()
-            asked = {"key": run.key, "tenant": run.tenant, "callback": run.callback}
+            asked = {"key": run.key, "tenant": run.tenant, "callback": run.callback, "kind": run.kind}
             self._ledger.write({"what": "run_asked", **asked, "at": time.time()})
             try:
                 self._start(run)
@@ -68,40 +72,85 @@ class RunLoad:
                 self._counts["runs_over"] += 1
 
     def _start(self, run: PlannedRun) -> None:
-        client = self._clients[run.tenant]
-        with self._lock:
-            is_new = run.tenant not in self._known
-        if is_new:
-            client.workflows.put(WORKFLOW, self._definition)
-            with self._lock:
-                self._known.add(run.tenant)
+        client, kind = self._clients[run.tenant], KINDS[run.kind]
         url = f"{self._callback_url}/{run.tenant}" if run.callback else None
-        started = client.workflows.start(WORKFLOW, run.inputs, callback_url=url, idempotency_key=run.key)
+        started = client.workflows.start(
+            definition(self._prefix, kind) if kind.is_inline else self._stored(run.tenant, kind),
+            run.inputs,
+            deadline_seconds=kind.deadline_seconds,
+            callback_url=url,
+            idempotency_key=run.key,
+        )
         with self._lock:
             self._run_ids.append((run.tenant, started.run_id))
         self._ledger.write({"what": "run_accepted", "key": run.key, "run": started.run_id, "at": time.time()})
         if run.cancel_after is not None:
             threading.Timer(run.cancel_after, self._cancel, (client, started.run_id)).start()
+        if kind.is_answered:
+            self._follow(self._answer, client, started.run_id)
         if run.restarted:
-            with self._lock:
-                self._counts["runs_released"] += 1
-            threading.Thread(target=self._restart, args=(client, started.run_id), daemon=True).start()
+            self._follow(self._restart, client, started.run_id, [LAST_NODE] if kind is FILM else None)
+        if kind.is_erased:
+            self._follow(self._erase, client, started.run_id)
 
-    def _restart(self, client: WatchedClient, run_id: str) -> None:
-        """Run the last node again once the run has completed. A repeated request whose answer was lost finds
-        the run under way, or ended again: then a further round begins."""
+    def _stored(self, tenant: str, kind: RunKind) -> str:
+        """Return the name of the kind's workflow, which the tenant has by then."""
+        with self._lock:
+            is_new = (tenant, kind.name) not in self._known
+        if is_new:
+            self._clients[tenant].workflows.put(kind.name, definition(self._prefix, kind))
+            with self._lock:
+                self._known.add((tenant, kind.name))
+        return kind.name
+
+    def _follow(self, work: Callable[..., None], *values: object) -> None:
+        """Do more with a run, as one more that is not over yet."""
+
+        def follow() -> None:
+            work(*values)
+            with self._lock:
+                self._counts["runs_over"] += 1
+
+        with self._lock:
+            self._counts["runs_released"] += 1
+        threading.Thread(target=follow, daemon=True).start()
+
+    def _answer(self, client: WatchedClient, run_id: str) -> None:
+        """Answer the person and send the signal that a run waits for, again until it has ended."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until:
+            with suppress(DispatcherError):  # its answer was lost, or came twice
+                run = client.workflows.get_run(run_id)
+                if run.is_over:
+                    return
+                if PERSON in (run.waiting_for or ()):
+                    client.workflows.answer(run_id, PERSON, "a")
+                elif run.waiting_for:
+                    client.workflows.signal(SIGNAL, {"of": run_id}, run_id=run_id)
+            time.sleep(_AGAIN_SECONDS)
+
+    def _restart(self, client: WatchedClient, run_id: str, nodes: list[str] | None) -> None:
+        """Run nodes again once the run has ended; None: what failed. A repeated request whose answer was lost
+        finds the run under way, or ended again: then a further round begins."""
         try:
-            outcome = client.workflows.wait(run_id, RESTART_SECONDS).status
-            if outcome == "completed":
-                client.workflows.restart(run_id, [LAST_NODE])
+            outcome = client.workflows.wait(run_id, PATIENCE_SECONDS).status
+            if outcome == ("completed" if nodes else "failed"):
+                client.workflows.restart(run_id, nodes)
                 outcome = "restarted"
         except Conflict:
             outcome = "under way"
         except (DispatcherError, RunNotOver) as error:
             outcome = f"unanswered: {error}"
         self._ledger.write({"what": "run_restart", "run": run_id, "outcome": outcome})
-        with self._lock:
-            self._counts["runs_over"] += 1
+
+    def _erase(self, client: WatchedClient, run_id: str) -> None:
+        try:
+            client.workflows.wait(run_id, PATIENCE_SECONDS)
+            client.workflows.erase(run_id)
+            outcome = "erased"
+        except (DispatcherError, RunNotOver) as error:
+            outcome = f"unanswered: {error}"
+        self._ledger.write({"what": "run_erased", "run": run_id, "outcome": outcome})
 
     def _cancel(self, client: WatchedClient, run_id: str) -> None:
         try:

@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WORKFLOW, LAST_NODE = "film", "last"
+from verification.proving.run_kinds import FAILS, FILM, KINDS
+
+WORKFLOW = FILM.name
 JOBS = 4
-"""Of one run."""
+"""Of one run; some kinds have fewer."""
 SHARE_OF_JOBS = 0.2
 """Share of all jobs that belong to runs."""
 _SHARE = SHARE_OF_JOBS / (JOBS - SHARE_OF_JOBS * (JOBS - 1))
 _CANCELLED = 0.05
 _CALLED_BACK = 0.5
 _RESTARTED = 0.15
-"""Share of runs with a callback that their client restarts once they have ended."""
+"""Share of the films with a callback that their client restarts once they have ended, and of the runs that
+fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class PlannedRun:
     """A run of the load.
 
     key: its Idempotency-Key. cancel_after: seconds after its acceptance; None: never. restarted: its client
-    runs its last node once more after its end, which is a second round."""
+    runs its last node, or what failed, once more after its end, which is a second round. kind: of `KINDS`."""
 
     key: str
     number: int
@@ -33,26 +36,7 @@ class PlannedRun:
     cancel_after: float | None = None
     callback: bool = False
     restarted: bool = False
-
-
-def definition(prefix: str) -> dict[str, Any]:
-    """Return the definition that all runs have: a job, two in parallel, and one with the results of all."""
-
-    def job(model: str, **payload: Any) -> dict[str, Any]:
-        common = {"seconds": {"$ref": "inputs.seconds"}, "number": {"$ref": "inputs.number"}}
-        return {"model": f"{prefix}-{model}", "payload": {**common, **payload}}
-
-    return {
-        "nodes": {
-            "first": job("image"),
-            "both": {
-                **job("video", index={"$ref": "index"}, first={"$ref": "first.attempt"}),
-                "map": {"count": 2},
-            },
-            LAST_NODE: job("image", all={"$ref": "both[*].attempt"}, first={"$ref": "first.attempt"}),
-        },
-        "output": {"attempt": {"$ref": "last.attempt"}},
-    }
+    kind: str = FILM.name
 
 
 def planned_run(
@@ -61,14 +45,19 @@ def planned_run(
     """Return a run. shorten: divides the duration of its jobs."""
     chance = random.Random(f"{seed} run {number}")
     callback = chance.random() < _CALLED_BACK
+    kinds = list(KINDS.values())
+    (kind,) = random.Random(f"{seed} kind of run {number}").choices(kinds, [one.weight for one in kinds])
     return PlannedRun(
         key=f"{prefix}-run-{number}",
         number=number,
         tenant=chance.choice(list(tenants)),
         inputs={"seconds": round(chance.uniform(0.05, 0.4) / shorten, 3), "number": number},
-        cancel_after=round(chance.uniform(0.0, 2.0), 3) if chance.random() < _CANCELLED else None,
+        cancel_after=round(chance.uniform(0.0, 2.0), 3)
+        if chance.random() < _CANCELLED and kind is FILM
+        else None,
         callback=callback,
-        restarted=callback and chance.random() < _RESTARTED,
+        restarted=kind in (FILM, FAILS) and callback and chance.random() < _RESTARTED,
+        kind=kind.name,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from verification.proving.judge import Finding
 from verification.proving.records import JobRow, Message
+from verification.proving.run_kinds import FILM, KINDS
 
 OVER = ("completed", "failed", "cancelled")
 _EXPLAINED = ("poison",)
@@ -17,7 +18,7 @@ _EXPLAINED = ("poison",)
 @dataclass(slots=True)
 class RunOrder:
     """A run as its client knows it. run_ids: all ids that it got for its key. reported: its end by the
-    API."""
+    API. is_erased: its erasure was accepted. kind: of `KINDS`."""
 
     key: str
     tenant: str
@@ -27,6 +28,8 @@ class RunOrder:
     cancel: str = ""
     reported: str = ""
     callback: bool = False
+    kind: str = FILM.name
+    is_erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class RunRow:
     """A run as the database stores it.
 
     finished_at: Unix seconds; None: never. ends: the state at the end of each round, by its events. tries: of
-    its callbacks, by round."""
+    its callbacks, by round. nodes: their states by key; is_erased: its data was asked to be erased."""
 
     id: str
     state: str
@@ -42,6 +45,8 @@ class RunRow:
     finished_at: float | None
     ends: Sequence[str] = ()
     tries: Mapping[int, int] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    is_erased: bool = False
 
 
 def read_runs(lines: Iterable[Mapping[str, Any]]) -> list[RunOrder]:
@@ -51,8 +56,8 @@ def read_runs(lines: Iterable[Mapping[str, Any]]) -> list[RunOrder]:
     for line in lines:
         what = line["what"]
         if what == "run_asked":
-            callback = line.get("callback", False)
-            orders[line["key"]] = RunOrder(line["key"], line["tenant"], line["at"], callback=callback)
+            known = {name: line[name] for name in ("callback", "kind") if name in line}
+            orders[line["key"]] = RunOrder(line["key"], line["tenant"], line["at"], **known)
         elif what == "run_accepted":
             order = by_run[line["run"]] = orders[line["key"]]
             if line["run"] not in order.run_ids:
@@ -61,6 +66,8 @@ def read_runs(lines: Iterable[Mapping[str, Any]]) -> list[RunOrder]:
             orders[line["key"]].problem = line["error"]
         elif what == "run_cancel":
             by_run[line["run"]].cancel = line["outcome"]
+        elif what == "run_erased":
+            by_run[line["run"]].is_erased = line["outcome"] == "erased"
         elif what == "run_reported":
             by_run[line["run"]].reported = line["status"]
     return list(orders.values())
@@ -107,8 +114,21 @@ def _compare(order: RunOrder, row: RunRow, *, is_explained: bool) -> Iterator[Fi
         )
     if row.state == "cancelled" and not order.cancel:
         yield Finding("run_cancelled_unasked", "is cancelled, and its client did not ask for it", row.id)
-    if row.state == "failed" and not is_explained:
-        yield Finding("run_failed", f"failed with {row.error_code}, which no fault explains", row.id)
+    if order.is_erased and not row.is_erased:
+        yield Finding("run_not_erased", "was erased by its client, and keeps its data", row.id)
+    if row.state == "cancelled" or row.state not in OVER or is_explained:
+        return
+    kind = KINDS[order.kind]
+    if (row.state, row.error_code) != (kind.state, kind.code):
+        text = (
+            f"is {row.state} {row.error_code}, and runs of the kind {kind.name} end {kind.state} {kind.code}"
+        )
+        yield Finding("run_ended_otherwise", text.replace("  ", " "), row.id)
+        return
+    for key, state in kind.nodes:
+        if row.nodes.get(key) != state:
+            text = f"its node {key} is {row.nodes.get(key, 'missing')}, and has to be {state}"
+            yield Finding("run_node_wrong", text, row.id)
 
 
 def compare_run_messages(

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from dispatcher_client import DispatcherError
 from verification.proving.clients import WatchedClient
 from verification.proving.ledger import Ledger
-from verification.proving.run_mix import WORKFLOW, definition
+from verification.proving.run_kinds import definition
+from verification.proving.run_mix import WORKFLOW
 from verification.proving.schedule_mix import PlannedSchedule
 
 AHEAD_SECONDS = 3

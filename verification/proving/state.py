@@ -35,6 +35,7 @@ from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import remove_server
 from jobs.domain.states import FINAL_JOB_STATES, JobState
 from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
+from jobs.operations.erase import is_erased
 from jobs.operations.tenants import create_key, create_tenant
 from jobs.ports import Ports
 from verification.laws import check_laws
@@ -178,9 +179,11 @@ class State:
                 None if at is None else at.timestamp(),
                 ends.get(run_id, ()),
                 tries.get(run_id, {}),
+                nodes,
+                erased_at is not None,
             )
-            for run_id, state, code, at in Run.objects.filter(tenant__in=ours).values_list(
-                "id", "state", "error_code", "finished_at"
+            for run_id, state, code, at, nodes, erased_at in Run.objects.filter(tenant__in=ours).values_list(
+                "id", "state", "error_code", "finished_at", "node_states", "erase_requested_at"
             )
         }
 
@@ -317,7 +320,8 @@ class State:
             last = page[-1]["id"]
             attempts = _attempts([job["id"] for job in page])
             for job in page:
-                result = self._result(job.pop("result"))
+                stored = job.pop("result")
+                result = {} if is_erased(stored) else self._result(stored)
                 named, output = result.get("attempt"), result.get("output")
                 tenant = names[job.pop("tenant_id")]
                 run = (job.pop("followed_by") or "").removeprefix("run:")
@@ -332,6 +336,7 @@ class State:
                     schedule=schedule,
                     output=only_ref(output) or "",
                     output_sha256=result.get("output_sha256", ""),
+                    is_erased=is_erased(stored),
                 )
 
     def firings(self) -> StoredFirings:

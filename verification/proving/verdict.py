@@ -189,6 +189,7 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
     runs = [run for log in records.logs for run in log.runs]
     refusals = Counter(one.why for log in records.logs for one in log.refusals)
     winners = {row.result_attempt for row in rows.values()}
+    winners |= {one.id for row in rows.values() if row.is_erased for one in row.attempts}
     thrown = sum(run.outcome == "success" and run.attempt_id not in winners for run in runs)
     signed = Counter(message.signed for message in records.messages)
     statuses = Counter(str(one.status) for one in records.answers if one.status not in (200, 202))

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.verification.proving.made import message, row
+from tests.verification.proving.made import log, message, row, rows
+from verification.proving.judge import compare_rows_with_runs
 from verification.proving.records import Message
-from verification.proving.run_mix import JOBS, SHARE_OF_JOBS, definition, has_run, planned_run
+from verification.proving.run_kinds import (
+    ASKS,
+    ERASED,
+    FAILS,
+    HURRIES,
+    INLINE,
+    KINDS,
+    RunKind,
+    definition,
+)
+from verification.proving.run_mix import JOBS, SHARE_OF_JOBS, has_run, planned_run
 from verification.proving.run_records import (
     RunOrder,
     RunRow,
@@ -20,7 +31,8 @@ from verification.proving.run_records import (
 from workflows.definition.read import read_definition
 
 ORDER = RunOrder("k", "ada", 10.0, ["r"], reported="completed")
-ROW = RunRow("r", "completed", "", 20.0)
+ROW = RunRow("r", "completed", "", 20.0, nodes={"last": "completed"})
+FAILED = replace(ROW, state="failed", error_code="node_failed")
 
 
 def kinds(order: RunOrder = ORDER, *rows: RunRow, **more: Any) -> list[str]:
@@ -48,7 +60,7 @@ def test_consistent_records_have_no_findings() -> None:
         (
             replace(ORDER, reported="failed"),
             [replace(ROW, state="failed", error_code="stalled")],
-            ["run_failed"],
+            ["run_ended_otherwise"],
         ),
     ],
 )
@@ -85,13 +97,48 @@ def test_each_contradiction_of_callbacks_is_found(
     assert list(compare_run_messages([order], {"r": row_}, messages, [(9.0, 12.0)])) == []
 
 
+NODES = {"person": "cancelled", "report": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "row_", "found"),
+    [
+        (FAILS, replace(FAILED, nodes=NODES), []),
+        (FAILS, replace(FAILED, error_code="stalled", nodes=NODES), ["run_ended_otherwise"]),
+        (FAILS, replace(FAILED, nodes={**NODES, "person": "running"}), ["run_node_wrong"]),
+        (FAILS, replace(FAILED, nodes={"person": "cancelled"}), ["run_node_wrong"]),
+        (FAILS, ROW, ["run_ended_otherwise"]),
+        (HURRIES, replace(FAILED, error_code="deadline_exceeded", nodes=NODES), []),
+        (HURRIES, replace(FAILED, nodes=NODES), ["run_ended_otherwise"]),
+        (ASKS, ROW, []),
+        (ASKS, replace(ROW, nodes={"last": "skipped"}), ["run_node_wrong"]),
+        (INLINE, FAILED, ["run_ended_otherwise"]),
+        (ERASED, replace(ROW, is_erased=True), []),
+        (ERASED, ROW, ["run_not_erased"]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_each_kind_of_runs_has_its_end(kind: RunKind, row_: RunRow, found: list[str]) -> None:
+    order = replace(ORDER, kind=kind.name, is_erased=kind.is_erased, reported=row_.state)
+    assert kinds(order, row_) == found
+
+
+def test_the_data_of_an_erased_job_names_no_attempt() -> None:
+    erased = row(result_attempt=None, is_erased=True)
+    assert list(compare_rows_with_runs(rows(erased), [log()], {"gpu": 1})) == []
+    kept = replace(erased, is_erased=False)
+    assert [one.kind for one in compare_rows_with_runs(rows(kept), [log()], {"gpu": 1})] == [
+        "result_of_another"
+    ]
+
+
 def test_runs_of_schedules_are_known() -> None:
     other = replace(ROW, id="s")
     assert list(compare_runs([ORDER], {"r": ROW, "s": other}, (), scheduled={"s"})) == []
 
 
 def test_a_failure_that_a_fault_explains_is_none() -> None:
-    failed = replace(ROW, state="failed", error_code="node_failed")
+    failed = FAILED
     job = row(run="r", state="failed", error_code="poison")
     assert list(compare_runs([replace(ORDER, reported="failed")], {"r": failed}, [job])) == []
 
@@ -105,16 +152,26 @@ def test_runs_of_a_time_when_commits_were_lost_are_not_judged() -> None:
 def test_a_ledger_is_read() -> None:
     lines: list[dict[str, Any]] = [
         {"what": "asked"},
-        {"what": "run_asked", "key": "k", "tenant": "ada", "at": 10.0},
+        {"what": "run_asked", "key": "k", "tenant": "ada", "at": 10.0, "kind": "erased"},
         {"what": "run_accepted", "key": "k", "run": "r", "at": 10.1},
         {"what": "run_cancel", "run": "r", "outcome": "over"},
+        {"what": "run_erased", "run": "r", "outcome": "erased"},
         {"what": "run_reported", "run": "r", "status": "completed"},
     ]
-    assert read_runs(lines) == [replace(ORDER, cancel="over")]
+    assert read_runs(lines) == [replace(ORDER, cancel="over", kind="erased", is_erased=True)]
 
 
 def test_a_fifth_of_the_jobs_belong_to_runs() -> None:
-    assert read_definition(definition("prove")).nodes.keys() == {"first", "both", "last"}
     runs = sum(has_run(number, 1) for number in range(10_000))
     assert runs * JOBS / (10_000 + runs * JOBS) == pytest.approx(SHARE_OF_JOBS, abs=0.02)
-    assert planned_run(3, seed=1, prefix="p", tenants=["ada"]).key == "p-run-3"
+    planned = [planned_run(number, seed=1, prefix="p", tenants=["ada"]) for number in range(200)]
+    assert planned[3].key == "p-run-3"
+    assert {one.kind for one in planned} == KINDS.keys()
+    assert {one.kind for one in planned if one.restarted} == {"film", "fails"}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_kind_has_a_definition_with_the_nodes_that_are_judged(kind: RunKind) -> None:
+    spec = definition("prove", kind)
+    assert read_definition(spec).nodes
+    assert {key for key, _ in kind.nodes} <= spec["nodes"].keys()
