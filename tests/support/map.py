@@ -72,7 +72,7 @@ def imported_by(path: Path, modules: frozenset[str]) -> set[str]:
     """The product modules that the file imports, also by name out of their package."""
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _imports(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -80,6 +80,20 @@ def imported_by(path: Path, modules: frozenset[str]) -> set[str]:
             base = ".".join((*above, *([node.module] if node.module else [])))
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     return {module for name in found if (module := exported().get(name, name)) in modules}
+
+
+def _imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All in a block and the blocks in it. Expressions, which are nine of ten nodes, hold none."""
+    for field in _BLOCKS:
+        for node in getattr(block, field, ()):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield node
+            else:
+                yield from _imports(node)
+
+
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+"""Fields of a node that hold statements, or parts of one that hold them."""
 
 
 @cache
@@ -130,6 +144,7 @@ def covers(
             yield module, "—"
 
 
+@cache
 def page() -> str:
     modules = product_modules()
     known = frozenset(modules)
