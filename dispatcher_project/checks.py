@@ -27,6 +27,23 @@ DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
 MARK = "database"
 """Tests with this mark run on PostgreSQL, too: CONTRIBUTING.md says which need it."""
 
+HELP = f"""\
+usage: manage.py test [arguments of pytest]
+
+Without arguments: ruff, import-linter, mypy, a search for secrets, the site of the docs, and all tests: those
+marked `{MARK}` on PostgreSQL, too. With arguments only pytest runs, with these arguments, on each database.
+
+  manage.py test tests/jobs/domain/test_retry.py   the tests of a file or a folder
+  manage.py test -k busy                           tests with a word in their name
+  manage.py test -n0 -x ...                        in one process, up to the first failure
+  manage.py test -m by_hand                        the trials that run only by hand
+
+{DATABASE_VARIABLE}   URL of a PostgreSQL server. Without it an embedded server is started,
+                               if there is one and this user is not root; else SQLite is used alone.
+
+The exit status is 0 if all checks passed, else 1. `.venv/bin/python -m pytest --help` shows pytest's options.
+"""
+
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -43,6 +60,9 @@ class Outcome:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the checks; return 0 if all of them passed, else 1."""
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        sys.stdout.write(HELP)
+        return 0
     os.chdir(ROOT)
     begun = time.monotonic()
     with _postgresql() as (url, why_not), ThreadPoolExecutor() as threads:

@@ -73,6 +73,20 @@ def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path) -> None:
     assert "mypy" not in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["tests/jobs", "-h"]])
+def test_help_names_the_variable_and_runs_nothing(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "_started", None)
+    assert checks.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: manage.py test ")
+    assert DATABASE_VARIABLE in shown
+    assert "-m pytest --help" in shown
+    assert "passed in" not in shown
+    assert max(map(len, shown.splitlines())) <= 112
+
+
 def test_pytest_uses_all_cores_unless_given_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(sys, "platform", "linux")
