@@ -115,7 +115,7 @@ class Transport(ABC):
             raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
         if parts.path.rstrip("/").endswith("/api/v1"):
             raise ValueError(
-                f"the client adds /api/v1 itself: give the dispatcher's URL without it, not {url!r}"
+                f"the client adds /api/v1 itself: give the URL without it, not {url!r}"
             )
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("an API key must be printable ASCII")

@@ -58,7 +58,7 @@ class LogFile:
             found = file.read().decode(errors="replace").splitlines()[-lines:]
         if self._dropped:
             found.append(
-                f"({self._dropped} bytes of output are missing: the disk of {self.path.parent} is full)"
+                f"({self._dropped} bytes are missing: the disk of {self.path.parent} is full)"
             )
         return found
 

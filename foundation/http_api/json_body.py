@@ -9,8 +9,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import partial
 from heapq import nsmallest
 from itertools import islice
@@ -54,15 +55,18 @@ def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
     most: int = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
     declared = environ.get("CONTENT_LENGTH") or "0"
     if declared.isdigit() and int(declared) > most:
-        raise too_large(most, getattr(view, "body_setting", None))
+        raise too_large(most, view)
     require_body(environ)
     return most
 
 
-def too_large(limit: int, setting: str | None = None) -> Problem:
-    """Return the 413 for a body. setting: with which an operator raises the limit."""
-    named = f" ({setting}, plus the rest of the body)" if setting else ""
-    return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes{named}.")
+def too_large(limit: int, view: Any = None) -> Problem:
+    """Return the 413 for a body. view: its `body_setting` is the setting with which an operator raises the
+    limit, its `larger_body` says what a client can do instead."""
+    setting, advice = getattr(view, "body_setting", None), getattr(view, "larger_body", None)
+    named = f" ({setting} sets this limit)" if setting else ""
+    text = f"The body may have up to {limit} bytes{named}."
+    return Problem(413, "payload_too_large", f"{text} {advice}" if advice else text)
 
 
 def read_json(raw: bytes, escaped: Collection[str] = (), *, what: str = "The body") -> Any:
@@ -174,8 +178,19 @@ def read_body(body: type[BodyType], value: Any) -> BodyType:
             found: BodyType = body.model_validate(value)
             return found
     except ValidationError as error:
-        raise validation_problem(field_errors(error)) from None
+        raise validation_problem([_advised(one, body) for one in field_errors(error)]) from None
     raise validation_problem(_unknown_fields(body, value))
+
+
+def _advised(error: FieldError, body: type[Body]) -> FieldError:
+    """Return the error; that of an unknown field of the body itself names the field that was meant, or all
+    that there are."""
+    if error.code != "unknown_field" or error.pointer.count("/") != 1:
+        return error
+    names = sorted(field.alias or name for name, field in body.model_fields.items())
+    near = get_close_matches(error.pointer[1:], names, n=1)
+    advice = f"Did you mean {near[0]}?" if near else f"The body takes {', '.join(names)}."
+    return replace(error, detail=f"{error.detail} {advice}")
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:

@@ -11,7 +11,7 @@ from foundation.http_api.json_body import expect_body, read_json, too_large
 
 class StrictJsonParser(BaseParser):
     """Parses JSON bodies for `request.data`; a view's `max_body_bytes` limits the body before it is read, its
-    `body_setting` is named in the refusal, and its `escaped_fields` may have any text."""
+    `body_setting` and `larger_body` are in the refusal, and its `escaped_fields` may have any text."""
 
     media_type = "application/json"
 
@@ -20,5 +20,5 @@ class StrictJsonParser(BaseParser):
         limit = expect_body(view, (parser_context or {})["request"].META)
         raw = stream.read(limit + 1)
         if len(raw) > limit:
-            raise too_large(limit, getattr(view, "body_setting", None))
+            raise too_large(limit, view)
         return read_json(raw, getattr(view, "escaped_fields", ()))

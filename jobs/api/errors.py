@@ -131,6 +131,8 @@ def _from_framework(error: exceptions.APIException) -> Problem:
     if isinstance(error, exceptions.PermissionDenied):
         given = getattr(error.detail, "code", None)
         code = "csrf_failed" if detail.startswith("CSRF Failed") else str(given or code)
+    if isinstance(error, exceptions.NotAuthenticated):
+        detail = "The request has no API key. Send one: `Authorization: Bearer <key>`."
     if isinstance(error, exceptions.UnsupportedMediaType):
         detail += " Send `Content-Type: application/json`."
     headers = {}

@@ -118,6 +118,12 @@ class RateLimitedView(JobView):
         return handed.fetched
 
 
+_PAYLOAD_SETTING = "DISPATCHER_MAX_PAYLOAD_BYTES"
+_UPLOAD_INSTEAD = (
+    "Upload large data as artifacts (`POST /api/v1/artifacts`) and refer to them."
+)
+
+
 class Submit(RateLimitedView):
     parser_classes = (StrictJsonParser, SubmitFormParser)
 
@@ -125,6 +131,12 @@ class Submit(RateLimitedView):
         if is_form(self.request):
             return max_submit_bytes() + int(settings.DISPATCHER.max_form_bytes)
         return max_submit_bytes()
+
+    @property
+    def body_setting(self) -> str:
+        return "DISPATCHER_MAX_FORM_BYTES" if is_form(self.request) else _PAYLOAD_SETTING
+
+    larger_body = _UPLOAD_INSTEAD
 
     def max_job_bytes(self) -> int:
         """Return the limit of a form's part `job`."""
@@ -167,6 +179,9 @@ class SubmitBatch(RateLimitedView):
     def max_body_bytes(self) -> int:
         return int(settings.DISPATCHER.max_batch_bytes)
 
+    body_setting = "DISPATCHER_MAX_BATCH_BYTES"
+    larger_body = "Send it as several batches."
+
     @described(
         "submit_batch",
         "Submit up to 1,000 jobs in one transaction",
@@ -207,6 +222,8 @@ class Rerun(RateLimitedView):
 
     def max_body_bytes(self) -> int:
         return max_submit_bytes()
+
+    body_setting, larger_body = _PAYLOAD_SETTING, _UPLOAD_INSTEAD
 
     @described(
         "rerun_job",

@@ -54,6 +54,12 @@ class UnknownModel(Refused):
     code = "unknown_model"
     status = 422
 
+    @classmethod
+    def named(cls, name: str) -> UnknownModel:
+        """Return the refusal of a submit to this model."""
+        text = f"No model {name!r} is registered. `GET /api/v1/me` lists the models that you may use."
+        return cls(text, pointer="/model")
+
 
 class PayloadInvalid(Refused):
     """The payload does not match the model's schema."""

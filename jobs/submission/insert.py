@@ -280,7 +280,7 @@ def new_job(
     """
     spec = registry.model_spec(request.body.model)
     if spec is None:
-        raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
+        raise UnknownModel.named(request.body.model)
     run_at = request.later_start(now)
     start = run_at or now
     return new_row(

@@ -382,7 +382,7 @@ def _checked(
         may.check(request.body.model)
         spec = ports.registry.model_spec(request.body.model)
         if spec is None:
-            raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
+            raise UnknownModel.named(request.body.model)
         check_times(request, spec, now)
         _check_retries(request, spec)
         text, files = _check_content(request, spec, may, ports)

@@ -52,7 +52,7 @@ def test_a_full_disk_only_loses_lines(tmp_path: Path, monkeypatch: pytest.Monkey
         full.setattr(log, "_file", FullDisk(log._file))
         log.write(b"12345678\n")
         log.write(b"87654321\n")
-    missing = f"(18 bytes of output are missing: the disk of {tmp_path} is full)"
+    missing = f"(18 bytes are missing: the disk of {tmp_path} is full)"
     assert log.tail(5) == ["first", missing], "a program that could not start tells why"
     log.write(b"last\n")
     log.close()

@@ -29,7 +29,7 @@ def test_the_walk_finds_the_routes() -> None:
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_every_route_needs_a_key(anonymous: APIClient, db: None, method: str, path: str) -> None:
     answer = getattr(anonymous, method)(filled(path, "0" * 26))
-    problem(answer, 401, "not_authenticated")
+    assert "`Authorization: Bearer <key>`" in problem(answer, 401, "not_authenticated")["detail"]
     assert answer["WWW-Authenticate"].startswith("Bearer")
 
 

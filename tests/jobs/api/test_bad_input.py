@@ -154,7 +154,8 @@ def test_the_number_of_lists_in_a_body_is_limited(acme: Account, zimg: ModelConf
 
 def test_a_body_of_two_megabytes_is_refused(acme: Account, zimg: ModelConfig) -> None:
     answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 2_000_000}}, format="json")
-    problem(answer, 413, "payload_too_large")
+    detail = problem(answer, 413, "payload_too_large")["detail"]
+    assert "(DISPATCHER_MAX_PAYLOAD_BYTES sets this limit). Upload large data as artifacts" in detail
 
 
 def test_a_batch_may_be_as_long_as_its_setting_says(acme: Account, zimg: ModelConfig, settings: Any) -> None:
@@ -163,7 +164,8 @@ def test_a_batch_may_be_as_long_as_its_setting_says(acme: Account, zimg: ModelCo
         settings.DISPATCHER = replace(settings.DISPATCHER, max_batch_bytes=most)
         answer = acme.client.generic("POST", BATCH, body, content_type="application/json")
         assert answer.status_code == status
-    assert f"up to {len(body) - 1} bytes" in problem(answer, 413, "payload_too_large")["detail"]
+    detail = problem(answer, 413, "payload_too_large")["detail"]
+    assert f"up to {len(body) - 1} bytes (DISPATCHER_MAX_BATCH_BYTES sets this limit)" in detail
 
 
 def test_a_payload_just_over_its_limit_is_named(acme: Account, zimg: ModelConfig) -> None:

@@ -119,6 +119,18 @@ def test_all_errors_are_named_at_once_by_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("priorty", "Did you mean priority?"),
+        ("colour", "The body takes callback_url, deadline_seconds, "),
+    ],
+)
+def test_an_unknown_field_names_the_one_that_was_meant_or_all(name: str, advice: str) -> None:
+    (error,) = errors_of(Submit, RIGHT | {name: 1})
+    assert error.detail.startswith(f"There is no such field. {advice}")
+
+
 def test_null_is_not_an_omitted_option() -> None:
     assert read_body(ModelConfigBody, {"id_field": None}).given() == {"id_field": None}
 

@@ -112,6 +112,7 @@ def test_idempotency_keys_belong_to_a_tenant(acme: Account, other: Account, zimg
 def test_a_refusal_is_not_stored_under_its_key(acme: Account) -> None:
     refused = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
     assert refused.json()["code"] == "unknown_model"
+    assert "`GET /api/v1/me` lists the models" in refused.json()["detail"]
     make_model("zimg")
     assert acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1").status_code == 202
     assert IdempotencyKey.objects.count() == 1

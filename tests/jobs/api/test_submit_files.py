@@ -353,6 +353,7 @@ def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.Mo
     limit(monkeypatch, max_form_bytes=1000, max_payload_bytes=1000)
     large = form(acme, {"a": {"$file": "f"}}, {"f": bytes(100_000)})
     assert (large.status_code, large.json()["code"]) == (413, "payload_too_large")
+    assert "(DISPATCHER_MAX_FORM_BYTES sets this limit)" in large.json()["detail"]
     long = form(acme, {"a": {"$file": "f"}, "b": "x" * 2000}, {"f": b""})
     assert (long.status_code, long.json()["code"]) == (413, "payload_too_large")
     assert not Artifact.objects.exists()
