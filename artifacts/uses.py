@@ -43,6 +43,16 @@ def find_unusable(
     }
 
 
+def missing_among(tenant_id: int, artifact_ids: Collection[str]) -> set[str]:
+    """Return those of these ids that no artifact of the tenant has, or one that was removed. The store is not
+    asked: an upload may complete later."""
+    found = set[str]()
+    for ids in _some(artifact_ids, _AMONG):
+        there = Artifact.objects.filter(tenant_id=tenant_id, id__in=ids).exclude(state=State.GONE)
+        found |= set(ids) - set(there.values_list("id", flat=True))
+    return found
+
+
 def lock_for_use(artifact_ids: Iterable[str]) -> set[str]:
     """Lock stored artifacts inside a transaction, and take back their tombstones; return the ids of those
     that are there. A new use of them can be written until the transaction ends."""

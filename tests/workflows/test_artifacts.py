@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.refs import ref
+from foundation.http_api.problems import Problem
 from foundation.ids import new_id
 from gpus.models import Process
 from jobs.domain.errors import ArtifactStoreOfOneHost
@@ -30,14 +33,14 @@ def folder(tmp_path: Path, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
 
 
-def make_artifact(theatre: Theatre, **values: object) -> Artifact:
+def make_artifact(theatre: Theatre, content: bytes = b"film", **values: object) -> Artifact:
     now = theatre.ports.clock.now()
     given = {"tenant_id": theatre.tenant.pk, "state": "stored", **values}
-    digest = hashlib.sha256(b"film").hexdigest()
+    digest, size = hashlib.sha256(content).hexdigest(), len(content)
     row = Artifact(
-        id=new_id(), sha256=digest, bytes=4, created_at=now, expires_at=now, stored_at=now, **given
+        id=new_id(), sha256=digest, bytes=size, created_at=now, expires_at=now, stored_at=now, **given
     )
-    theatre.ports.artifact_store.write(row.key, 4, [b"film"])
+    theatre.ports.artifact_store.write(row.key, size, [content])
     row.save(force_insert=True)
     return row
 
@@ -151,3 +154,44 @@ def test_a_run_keeps_the_artifacts_of_a_result_that_it_took_from_the_cache(theat
     erasing.erase_run_data(second.id, ports=theatre.ports)
     film.refresh_from_db()
     assert film.state == "gone"
+
+
+def stored_refusals(theatre: Theatre, definition: dict[str, Any]) -> dict[str, str]:
+    """Return the codes with which a definition is refused, by pointer."""
+    try:
+        theatre.put("w", definition)
+    except Problem as problem:
+        return {error.pointer: error.code for error in problem.errors}
+    return {}
+
+
+@pytest.mark.database
+def test_a_definition_that_names_missing_artifacts_is_refused_with_their_places(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    promised = make_artifact(theatre, b"promised", state="promised")
+    theirs = make_artifact(theatre, tenant_id=10**6)
+    gone = make_artifact(theatre, b"gone", state="gone")
+    unknown = new_id()
+    payload = {
+        "films": [ref(film.pk), ref(promised.pk), ref(theirs.pk)],
+        "data": {"$literal": {"$ref": ref(gone.pk), "again": ref(theirs.pk)}},
+        "later": {"$ref": "inputs.film"},
+        "made": {"$artifact": {"$ref": "inputs.id"}},
+    }
+    each = {"over": {"$literal": ref(unknown)}}
+    definition = {"nodes": {"a": model(payload=payload), "b": {**model(), "map": each}}}
+    assert stored_refusals(theatre, definition) == {
+        "/nodes/a/payload/films/2": "artifact_missing",
+        "/nodes/a/payload/data/$literal/$ref": "artifact_missing",
+        "/nodes/b/map/over/$literal": "artifact_missing",
+    }
+
+
+def test_the_artifacts_of_a_definition_are_looked_up_once(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    few = {"nodes": {"a": model(payload={"film": ref(film.pk)})}}
+    many = {"nodes": {f"n{number}": model(payload={"film": ref(film.pk)}) for number in range(50)}}
+    for definition in (few, many):
+        with CaptureQueriesContext(connection) as queries:
+            operations.check_definition(theatre.tenant.pk, "w", definition, ports=theatre.ports)
+        assert sum("artifacts_artifact" in query["sql"] for query in queries.captured_queries) == 1

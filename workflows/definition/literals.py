@@ -9,9 +9,10 @@ from typing import Any
 
 from foundation.http_api.json_body import pointer_to
 from foundation.http_api.problems import FieldError
+from foundation.ids import is_id
 from foundation.json_text import same_value
 from gpus.models.model_config import MAX_SECONDS
-from jobs.domain.errors import Refused
+from jobs.domain.errors import ArtifactMissing, Refused
 from workflows.definition.body import Definition, NodeBody, settings_path
 from workflows.definition.limits import Limits
 from workflows.definition.outside import Outside
@@ -22,6 +23,7 @@ from workflows.domain.template import (
     UNKNOWN,
     Path,
     TemplateError,
+    artifacts_in,
     is_known,
     literal_of,
     lost_parts,
@@ -49,6 +51,26 @@ def literal_errors(body: Definition, plan: Plan, limits: Limits, outside: Outsid
         found = body.nodes[node.key]
         yield from _limited(found, ("nodes", node.key), limits)
         yield from _Literals(node, limits, outside).errors()
+    yield from _missing_artifacts(plan, outside)
+
+
+def _missing_artifacts(plan: Plan, outside: Outside) -> Iterator[FieldError]:
+    """Yield an error for each artifact that payloads and maps name, and that is not there, at its first
+    place."""
+    places: dict[str, Path] = {}
+    for node in plan.all_nodes:
+        parts: list[tuple[Any, Path]] = []
+        if node.kind is NodeKind.MODEL:
+            parts.append((node.settings["payload"], ("nodes", node.key, "payload")))
+        if node.map is not None:
+            parts.append((node.map.over, ("nodes", node.key, "map", "over")))
+        for template, path in parts:
+            for artifact_id, place in artifacts_in(template, path):
+                if is_id(artifact_id):  # a malformed one is refused as such
+                    places.setdefault(artifact_id, place)
+    for artifact_id in outside.missing_artifacts(places):
+        text = f"There is no artifact {artifact_id}, or it is not yours."
+        yield FieldError(pointer_to(*places[artifact_id]), ArtifactMissing.code, text)
 
 
 def _limited(node: NodeBody, path: Path, limits: Limits) -> Iterator[FieldError]:

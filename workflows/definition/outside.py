@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jobs.domain.errors import Refused
@@ -25,6 +25,10 @@ class Outside:
     def refusals_of_job(self, options: Mapping[str, Any], payload: Any) -> Iterable[Refused]:
         """Yield why each job of a model node would be refused. options: of the node. payload: UNKNOWN if
         references make a part of it."""
+        return ()
+
+    def missing_artifacts(self, ids: Collection[str]) -> Collection[str]:
+        """Return those of these ids of artifacts that jobs could not refer to."""
         return ()
 
     def refusal_of_inputs(self, workflow: str, version: int, inputs: Any) -> Refused | None:

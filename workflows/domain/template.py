@@ -19,6 +19,7 @@ from foundation.expressions import (
     expression,
 )
 from workflows.domain.budget import Budget, Costs, OverBudget
+from workflows.domain.values import artifact_of
 
 REF, DEFAULT, LITERAL = "$ref", "default", "$literal"
 DATA_DIRECTIVES = frozenset({"$artifact"})
@@ -151,6 +152,23 @@ def literal_of(template: Any) -> Any:
     if kind is None:
         return {name: literal_of(part) for name, part in template.items()}
     return template[LITERAL] if kind == LITERAL else UNKNOWN
+
+
+def artifacts_in(template: Any, path: Path = (), *, is_data: bool = False) -> Iterator[tuple[str, Path]]:
+    """Yield the id in each reference to an artifact that a template resolves to whatever its other references
+    select, and the place of that reference. is_data: nothing in it is interpreted."""
+    if isinstance(template, list):
+        for index, part in enumerate(template):
+            yield from artifacts_in(part, (*path, index), is_data=is_data)
+    elif isinstance(template, dict):
+        kind = None if is_data else _directive(template)
+        if kind == LITERAL:
+            yield from artifacts_in(template[LITERAL], (*path, LITERAL), is_data=True)
+        elif kind is None and (found := artifact_of(template)) is not None:
+            yield found, path
+        elif kind is None:
+            for name, part in template.items():
+                yield from artifacts_in(part, (*path, name), is_data=is_data)
 
 
 def is_known(literal: Any) -> bool:

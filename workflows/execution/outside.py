@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from artifacts.uses import missing_among
 from foundation.stored_schema import document_of
 from jobs.domain.errors import Refused
 from jobs.limits.submit_limits import limits_of
@@ -48,6 +49,9 @@ class OutsideOfTenant(Outside):
         yield from certain_refusals(
             SubmitRequest(body), self._allowed, now, self._ports, has_payload=payload is not UNKNOWN
         )
+
+    def missing_artifacts(self, ids: Collection[str]) -> set[str]:
+        return missing_among(self._tenant_id, ids)
 
     def refusal_of_inputs(self, workflow: str, version: int | None, inputs: Any) -> Refused | None:
         found = find_version(self._tenant_id, workflow, version)
