@@ -328,9 +328,10 @@ def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = Fa
         if database.connection is None:
             database.ensure_connection()
         with database.wrap_database_errors:
-            cursor = database.Database.Cursor(database.connection)
+            is_sqlite = database.vendor == "sqlite"
+            cursor = database.driver_cursor() if is_sqlite else database.Database.Cursor(database.connection)
         wrapped = database.make_cursor(cursor) if database.execute_wrappers else None
-        if database.vendor == "sqlite":
+        if is_sqlite:
             sql = _with_question_marks(sql)
     try:
         if wrapped is not None:

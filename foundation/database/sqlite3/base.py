@@ -3,9 +3,9 @@
 
 SQLite does not wake waiting writers: they poll after pauses that grow to 100 ms. If several processes write
 all the time, a writer finds the lock taken again and again, and a submit of one row waits for seconds. Here a
-beginning transaction polls every few milliseconds, up to `timeout`. And a connection that has just written
-lets waiting writers of all processes go first, for a limited time: otherwise a process that commits back to
-back always gets the lock.
+beginning transaction, and a statement outside of one, poll every few milliseconds, up to `timeout`. And a
+connection that has just written lets waiting writers of all processes go first, for a limited time: otherwise
+a process that commits back to back always gets the lock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import random
 import sqlite3
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django.db import OperationalError
 from django.db.backends.sqlite3 import base
 
 PAUSE_SECONDS = (0.001, 0.004)
@@ -93,6 +93,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_new_connection(self, conn_params: Any) -> Any:
         self._waiting = None
         found = super().get_new_connection(conn_params)
+        found.execute("PRAGMA busy_timeout = 0")  # `_Polling` waits
         self._file = self._file_now()
         name = str(self.settings_dict["NAME"])
         if not self.is_in_memory_db() and not name.startswith("file:"):
@@ -130,38 +131,74 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return None
         return found.st_dev, found.st_ino
 
+    def create_cursor(self, name: str | None = None) -> Any:
+        return self.connection.cursor(factory=lambda owner: _DjangoCursor(owner, self._poll))
+
+    def driver_cursor(self) -> sqlite3.Cursor:
+        """Return a cursor that takes SQL of the driver, with ``?`` for values."""
+        connection: sqlite3.Connection = self.connection
+        return connection.cursor(factory=lambda owner: _DriverCursor(owner, self._poll))
+
     def _start_transaction_under_autocommit(self) -> None:
         """Begin a transaction, polling for the lock. Raises OperationalError if it was taken for all of
         `timeout`."""
-        timeout = float(self.settings_dict["OPTIONS"].get("timeout", 5.0))
-        until = time.monotonic() + timeout
+        if self._waiting is not None:
+            self._waiting.let_others_write()
+        super()._start_transaction_under_autocommit()  # type: ignore[misc]
+
+    def _poll(self, act: Callable[[], Any]) -> Any:
+        """Repeat what did not get the lock, for up to `timeout`; return its result."""
+        until = time.monotonic() + float(self.settings_dict["OPTIONS"].get("timeout", 5.0))
         waiting = self._waiting
-        if waiting is not None:
-            waiting.let_others_write()
-        self._wait_in_sqlite(0.0)
         try:
             while True:
-                try:
-                    super()._start_transaction_under_autocommit()  # type: ignore[misc]
-                    return
-                except OperationalError as error:
-                    if not _is_busy(error) or time.monotonic() >= until:
-                        raise
                 if waiting is not None:
                     waiting.join()
                 time.sleep(random.uniform(*PAUSE_SECONDS))
+                try:
+                    return act()
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error) or time.monotonic() >= until:
+                        raise
         finally:
             if waiting is not None:
                 waiting.leave()
-            self._wait_in_sqlite(timeout)
-
-    def _wait_in_sqlite(self, seconds: float) -> None:
-        """Set how long SQLite itself waits for a lock."""
-        self.connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
-def _is_busy(error: OperationalError) -> bool:
+class _Polling(sqlite3.Cursor):
+    """A cursor whose statements outside of transactions poll for the write lock, too. SQLite's own wait keeps
+    the connection's mutex: a thread that has the lock, and in which Python collects an old cursor of that
+    connection, then waits for the mutex, and both stop for all of `timeout`."""
+
+    def __init__(self, connection: sqlite3.Connection, poll: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__(connection)
+        self._poll = poll
+
+    def execute(self, *given: Any) -> Any:
+        try:
+            return super().execute(*given)
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or self.connection.in_transaction:
+                raise
+        return self._poll(lambda: super(_Polling, self).execute(*given))
+
+    def executemany(self, *given: Any) -> Any:
+        if self.connection.in_transaction:
+            return super().executemany(*given)
+        self.execute("BEGIN IMMEDIATE")  # a repeated call must not write its first rows again
+        with self.connection:
+            return super().executemany(*given)
+
+
+class _DriverCursor(_Polling):
+    """A cursor of the driver."""
+
+
+class _DjangoCursor(_Polling, base.SQLiteCursorWrapper):  # type: ignore[misc]
+    """A cursor of Django, with ``%s`` for values."""
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
     """Return False also for a transaction that reads an older snapshot: it never gets the lock."""
-    cause: Any = error.__cause__
-    code = cause.sqlite_errorcode if isinstance(cause, sqlite3.Error) else 0
+    code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_BUSY and code != sqlite3.SQLITE_BUSY_SNAPSHOT

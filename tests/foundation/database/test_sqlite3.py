@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import IntegrityError, OperationalError
 from django.db.utils import ConnectionHandler
 
 from dispatcher_project.settings.base import database
@@ -78,27 +79,70 @@ def begin_and_commit(writer: Any) -> None:
     writer.set_autocommit(True)
 
 
-def busy_timeout(writer: Any) -> int:
-    (found,) = writer.connection.execute("PRAGMA busy_timeout").fetchone()
-    return int(found)
+def statements_of(writer: Any) -> dict[str, Callable[[], object]]:
+    """What takes the write lock, by name."""
+    add = "INSERT INTO numbers VALUES (1)"
+    return {
+        "a transaction": lambda: begin(writer),
+        "a statement": lambda: writer.cursor().execute(add),
+        "a statement of the driver": lambda: writer.driver_cursor().execute(add),
+        "several": lambda: writer.cursor().executemany("INSERT INTO numbers VALUES (%s)", [(1,), (2,)]),
+    }
 
 
-def test_a_transaction_polls_for_the_lock_and_sqlite_waits_for_all_else(
-    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["a transaction", "a statement", "a statement of the driver", "several"])
+def test_a_writer_polls_for_the_lock(
+    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    looked, holder = [], holder_of(path)
+    writer.cursor().execute("CREATE TABLE numbers (n)")
+    looked, holder, other = [], holder_of(path), WaitingWriters(str(path))
 
     def pause(seconds: float) -> None:
-        looked.append((seconds, busy_timeout(writer)))
+        looked.append((seconds, other._is_empty()))
         if len(looked) == 3:
             holder.execute("COMMIT")
 
     monkeypatch.setattr(base.time, "sleep", pause)
-    begin(writer)
-    assert writer.connection.in_transaction
-    assert [own_wait for _, own_wait in looked] == [0, 0, 0]
+    statements_of(writer)[kind]()
+    assert [is_empty for _, is_empty in looked] == [False] * 3, "the others see that it waits"
     assert all(seconds <= 0.004 for seconds, _ in looked)
-    assert busy_timeout(writer) == TIMEOUT * 1000
+    assert other._is_empty()
+    other.close()
+    holder.close()
+
+
+def test_several_rows_are_written_together_or_not_at_all(writer: Any) -> None:
+    writer.cursor().execute("CREATE TABLE numbers (n UNIQUE)")
+    with pytest.raises(IntegrityError):
+        writer.cursor().executemany("INSERT INTO numbers VALUES (%s)", [(1,), (2,), (1,)])
+    assert writer.cursor().execute("SELECT count(*) FROM numbers").fetchone() == (0,)
+    assert not writer.connection.in_transaction
+
+
+def test_a_thread_with_the_lock_collects_an_old_cursor_of_a_connection_that_waits_for_it(
+    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own wait would keep a mutex that the collection needs: both would stop until it gives up."""
+    writer.cursor().execute("CREATE TABLE numbers AS SELECT 1 AS n UNION SELECT 2")
+    old: list[Any] = [writer.connection.execute("SELECT n FROM numbers")]
+    old.append(old)  # only the garbage collector finds it
+    holder, waits = holder_of(path), threading.Event()
+
+    def pause(seconds: float) -> None:
+        waits.set()
+        threading.Event().wait(seconds)
+
+    monkeypatch.setattr(base.time, "sleep", pause)
+    insert = statements_of(writer)["a statement"]
+    thread = threading.Thread(target=insert, daemon=True)
+    thread.start()
+    assert waits.wait(30), "it polls"
+    del old
+    gc.collect()
+    assert thread.is_alive(), "it waits still"
+    holder.execute("COMMIT")
+    thread.join(30)
+    assert not thread.is_alive()
     holder.close()
 
 
