@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from foundation.ids import new_id
@@ -296,6 +298,14 @@ def test_a_run_costs_what_the_attempts_of_its_jobs_and_sub_runs_took(theatre: Th
     theatre.to_end(run)
     Attempt.objects.update(gpu_seconds=2.0)
     assert cost_of(run).by_node["a"] == 4.0, "of both rounds"
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL needs a transaction for a setting")
+def test_a_report_of_a_runs_cost_does_not_wait_for_sqlites_write_lock(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    with CaptureQueriesContext(connection) as queries:
+        cost_of(run)
+    assert len(queries) == 1, "no transaction, which takes the lock also for a read"
 
 
 def test_attempts_that_have_not_ended_cost_nothing_yet(theatre: Theatre) -> None:
