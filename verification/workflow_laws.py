@@ -51,7 +51,9 @@ _BAD = frozenset({NodeState.FAILED.value, NodeState.CANCELLED.value})
 _BY_FORCE = frozenset({"step_failed", "stalled"})
 """Codes of runs that were ended without their definition."""
 _AT_EXPIRY = {"fail": NodeState.FAILED, "skip": NodeState.SKIPPED, "default": NodeState.COMPLETED}
-_WITHOUT_RUNNING = frozenset({"needs_unmet", "needs_skipped", "when_false", "run_failed", "run_cancelled"})
+_WITH_RUN = frozenset({"run_failed", "run_cancelled"})
+"""Codes of nodes that were cancelled with their run; a failed node may have the first one from its job."""
+_WITHOUT_RUNNING = _WITH_RUN | {"needs_unmet", "needs_skipped", "when_false"}
 """Codes of nodes that ended without having started."""
 
 
@@ -204,7 +206,7 @@ def _handler(rows: _Rows) -> Iterator[str]:
     if spec is None or run.state == RunState.RUNNING or run.error_code in _BY_FORCE:
         return
     node = rows.newest.get(spec.key)
-    has_run = node is not None and node.round == run.round and node.code not in _WITHOUT_RUNNING
+    has_run = node is not None and node.round == run.round and _has_begun(node)
     if run.state == RunState.FAILED and not has_run and spec.when is None and not is_cancelled:
         yield f"(9) run {run.id} failed in round {run.round}, and its node {spec.key} did not run"
     if run.state == RunState.COMPLETED and has_run:
@@ -316,11 +318,11 @@ def _rules(rows: _Rows) -> Iterator[str]:
             continue
         found = [rows.run.node_states[need] for need in spec.needs]
         if any(one not in _FINAL_NODE for one in found):
-            if node.code not in ("run_failed", "run_cancelled"):
+            if not _is_cut_short(node):
                 yield f"(10) {key} of run {rows.run.id} is {state} before all that it needs has ended"
             continue
-        met, begun = _is_met(spec.rule, found), node.code not in _WITHOUT_RUNNING
-        if node.code in ("run_failed", "run_cancelled"):
+        met, begun = _is_met(spec.rule, found), _has_begun(node)
+        if _is_cut_short(node):
             continue  # whatever it needed: it was cancelled before or during its run
         if begun and not met:
             yield f"(10) {key} of run {rows.run.id} is {state}, and its rule {spec.rule} was not met: {found}"
@@ -328,6 +330,14 @@ def _rules(rows: _Rows) -> Iterator[str]:
             yield f"(10) {key} of run {rows.run.id} is {state} ({node.code}), and its rule was met: {found}"
         if met and spec.when is not None:
             yield from _when(rows, node, spec, begun)
+
+
+def _has_begun(node: Node) -> bool:
+    return node.state == NodeState.FAILED or node.code not in _WITHOUT_RUNNING
+
+
+def _is_cut_short(node: Node) -> bool:
+    return node.state != NodeState.FAILED and node.code in _WITH_RUN
 
 
 def _is_met(rule: NeedsRule, found: list[str]) -> bool:

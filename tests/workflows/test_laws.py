@@ -202,6 +202,17 @@ def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> 
     assert missed(theatre, plants) == {}
 
 
+def test_a_failed_job_is_no_node_that_was_cancelled_with_its_run(theatre: Theatre) -> None:
+    """Both have the code run_failed."""
+    bad = model(payload={"fault": "fail"})
+    nodes = {"a": bad, "b": {**model(), "needs": ["a"]}, "mail": bad}
+    theatre.to_end(theatre.start({"nodes": nodes, "on_failure": {"node": "mail"}}))
+    assert Node.objects.get(key="mail").code == "run_failed"
+    assert broken(theatre) == set(), "the handler has run, and failed"
+    plants: Plants = {"its rule was not met": ("(10)", lambda: moved("b", NodeState.FAILED, "run_failed"))}
+    assert missed(theatre, plants) == {}
+
+
 def test_data_that_an_erasure_left_is_noticed(theatre: Theatre) -> None:
     theatre.put("child", {"nodes": {"x": model()}})
     run = theatre.start({"nodes": {"a": model(), "sub": {"workflow": "child"}}, "output": 1}, {"x": 1})
