@@ -1,7 +1,8 @@
-"""Indexes of big tables, added and removed while others write: concurrently where the database can (PostgreSQL).
+"""Indexes of big tables, added and removed while others write: concurrently where the database can.
 
-The migration must say ``atomic = False``, so that a failure may leave it half done: it can be run again. Its other
-operations then are not in a transaction either: those that SQLite does by copying the table need `in_transaction`.
+The migration must say ``atomic = False``, so that a failure may leave it half done: it can be run again. Its
+other operations then are not in a transaction either: those that SQLite does by copying the table need
+`in_transaction`.
 """
 
 from __future__ import annotations
