@@ -114,9 +114,7 @@ class Transport(ABC):
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
         if parts.path.rstrip("/").endswith("/api/v1"):
-            raise ValueError(
-                f"the client adds /api/v1 itself: give the URL without it, not {url!r}"
-            )
+            raise ValueError(f"the client adds /api/v1 itself: give the URL without it, not {url!r}")
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("an API key must be printable ASCII")
         self.root = url.rstrip("/") + "/api/v1"

@@ -57,9 +57,7 @@ class LogFile:
             file.seek(max(self._begun, os.fstat(file.fileno()).st_size - 64_000))
             found = file.read().decode(errors="replace").splitlines()[-lines:]
         if self._dropped:
-            found.append(
-                f"({self._dropped} bytes are missing: the disk of {self.path.parent} is full)"
-            )
+            found.append(f"({self._dropped} bytes are missing: the disk of {self.path.parent} is full)")
         return found
 
     def close(self) -> None:

@@ -119,9 +119,7 @@ class RateLimitedView(JobView):
 
 
 _PAYLOAD_SETTING = "DISPATCHER_MAX_PAYLOAD_BYTES"
-_UPLOAD_INSTEAD = (
-    "Upload large data as artifacts (`POST /api/v1/artifacts`) and refer to them."
-)
+_UPLOAD_INSTEAD = "Upload large data as artifacts (`POST /api/v1/artifacts`) and refer to them."
 
 
 class Submit(RateLimitedView):
