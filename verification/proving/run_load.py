@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from dispatcher_client import Conflict, DispatcherError, RunNotOver
+from dispatcher_client import Conflict, DispatcherError, NotFound, Run, RunNotOver
 from verification.proving.clients import WatchedClient
 from verification.proving.ledger import Ledger
 from verification.proving.run_kinds import FILM, KINDS, LAST_NODE, PERSON, SIGNAL, RunKind, definition
@@ -73,14 +73,12 @@ class RunLoad:
 
     def _start(self, run: PlannedRun) -> None:
         client, kind = self._clients[run.tenant], KINDS[run.kind]
-        url = f"{self._callback_url}/{run.tenant}" if run.callback else None
-        started = client.workflows.start(
-            definition(self._prefix, kind) if kind.is_inline else self._stored(run.tenant, kind),
-            run.inputs,
-            deadline_seconds=kind.deadline_seconds,
-            callback_url=url,
-            idempotency_key=run.key,
-        )
+        try:
+            started = self._send(run, client, kind)
+        except NotFound:  # the database has lost the definition
+            with self._lock:
+                self._known.discard((run.tenant, kind.name))
+            started = self._send(run, client, kind)
         with self._lock:
             self._run_ids.append((run.tenant, started.run_id))
         self._ledger.write({"what": "run_accepted", "key": run.key, "run": started.run_id, "at": time.time()})
@@ -92,6 +90,15 @@ class RunLoad:
             self._follow(self._restart, client, started.run_id, [LAST_NODE] if kind is FILM else None)
         if kind.is_erased:
             self._follow(self._erase, client, started.run_id)
+
+    def _send(self, run: PlannedRun, client: WatchedClient, kind: RunKind) -> Run:
+        return client.workflows.start(
+            definition(self._prefix, kind) if kind.is_inline else self._stored(run.tenant, kind),
+            run.inputs,
+            deadline_seconds=kind.deadline_seconds,
+            callback_url=f"{self._callback_url}/{run.tenant}" if run.callback else None,
+            idempotency_key=run.key,
+        )
 
     def _stored(self, tenant: str, kind: RunKind) -> str:
         """Return the name of the kind's workflow, which the tenant has by then."""
