@@ -15,7 +15,7 @@ from foundation.database import statements
 from gpus.models import Server
 from gpus.protocol import DesiredState, Lease
 from jobs.execution.attempt_run import AttemptRun, Order
-from jobs.execution.prefetch import SlotPrefetch
+from jobs.execution.prefetch import PrefetchedRuns
 from jobs.execution.worker_state import RunsInHand
 from jobs.models import Attempt, Job, PushedResult
 from jobs.ports import Ports
@@ -23,13 +23,13 @@ from jobs.ports import Ports
 _CANCELLED, _PUSHED, _OFF, _OVER = "cancelled", "pushed", "off", "over"
 
 
-def apply_external_changes(ports: Ports, runs: RunsInHand, prefetch: SlotPrefetch) -> None:
+def apply_external_changes(ports: Ports, runs: RunsInHand, prefetched: PrefetchedRuns) -> None:
     """Read the changes of all runs in hand and of all prefetched ones, and apply them."""
     in_hand = runs.all()
     for _, run in in_hand:
         run.check_time()
-    changed = changes_for([*(lease for lease, _ in in_hand), *prefetch.leases()])
-    prefetch.cancel(changed.cancelled)
+    changed = changes_for([*(lease for lease, _ in in_hand), *prefetched.leases()])
+    prefetched.cancel(changed.cancelled)
     for lease, run in in_hand:
         if lease.job_id in changed.cancelled:
             run.order(Order.CANCEL)

@@ -21,7 +21,7 @@ from jobs.execution.claiming import Claims
 from jobs.execution.completion import Completion
 from jobs.execution.external_changes import apply_external_changes
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
-from jobs.execution.prefetch import SlotPrefetch
+from jobs.execution.prefetch import PrefetchedRuns, SlotPrefetch, return_overdue
 from jobs.execution.presence import Presence
 from jobs.execution.row_prefetch import RowPrefetch
 from jobs.execution.run_factory import RunFactory
@@ -68,7 +68,10 @@ class GpuWorker:
         self.gate = ClaimGate(ports.clock, self.completion.writer)
         self.row_prefetch = RowPrefetch(ports)
         self.claims = Claims(ports, process, self.gate, self.completion, self.row_prefetch, runs=self.runs)
-        self.prefetch = SlotPrefetch(ports, process, self.gate, self.claims, self.completion)
+        self.prefetched = PrefetchedRuns()
+        self.prefetch = SlotPrefetch(
+            ports, process, self.gate, self.claims, self.completion, prefetched=self.prefetched
+        )
         self.loop_parts = LoopParts(
             ports,
             process,
@@ -160,7 +163,7 @@ class GpuWorker:
         if REGISTRY_CHANGED in job_ids:
             self._on_registry()
         changed = self._notifications.from_others(job_ids)
-        ours = [*(lease for lease, _ in self.runs.all()), *self.prefetch.leases()]
+        ours = [*(lease for lease, _ in self.runs.all()), *self.prefetched.leases()]
         if any(lease.job_id in changed for lease in ours):
             self.nudged.set()
 
@@ -170,9 +173,9 @@ class GpuWorker:
         self.heartbeats.write_if_due()
         self.completion.retry_releases()
         self.claims.return_uncertain()
-        self.prefetch.return_overdue()
+        return_overdue(self.prefetched, self.completion, self.ports)
         self.row_prefetch.drop_stale()
-        apply_external_changes(self.ports, self.runs, self.prefetch)
+        apply_external_changes(self.ports, self.runs, self.prefetched)
 
     def _watch(self) -> None:
         while not self._stopped.is_set():
@@ -198,4 +201,4 @@ class GpuWorker:
 
     def _on_lost(self, ref: LeaseRef) -> None:
         self.runs.order(ref.attempt_id, Order.LEASE_LOST)
-        self.prefetch.mark_lost(ref)
+        self.prefetched.mark_lost(ref)

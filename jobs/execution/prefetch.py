@@ -37,10 +37,12 @@ class Turn:
 
     deferred_end: the end of the slot's previous run, until it is released and queued.
     is_over: the work is done.
+    unanswered_id: attempt id of a reservation whose answer was lost.
     """
 
     deferred_end: RunEnd | None = None
     is_over: bool = False
+    unanswered_id: str | None = None
 
 
 class Ready(NamedTuple):
@@ -56,94 +58,34 @@ class Ready(NamedTuple):
         return self.claimed.lease
 
 
-class SlotPrefetch:
-    """The prefetched jobs of a worker's slots, by the attempt that runs there now (the holder). Thread-safe.
+_NOTHING: tuple[Ready | None, float] = (None, 0.0)
 
-    A job is removed by the thread of its slot, which begins it, or by the watcher, which gives it back when
+
+class PrefetchedRuns:
+    """The prefetched runs of a worker's slots, by the attempt that runs there now (the holder). Thread-safe.
+
+    A run is removed by the thread of its slot, which begins it, or by the watcher, which gives it back when
     the current run takes longer than expected: another slot may be free sooner.
-
-    short_seconds: no job is prefetched behind a run that is expected to take longer, because a prefetched job
-    is bound to one slot, and jobs that arrive later can't overtake it.
     """
 
-    def __init__(
-        self, ports: Ports, process: WorkerProcess, gate: ClaimGate, claims: Claims, completion: Completion
-    ) -> None:
-        self.short_seconds, self.kept_seconds = settings.DISPATCHER.claim_ahead_seconds, KEPT_SECONDS
-        self._ports, self._process, self._gate = ports, process, gate
-        self._claims, self._completion = claims, completion
+    def __init__(self) -> None:
+        self.kept_seconds = KEPT_SECONDS
         self._lock = threading.Lock()
         self._held: dict[str, tuple[Ready, float]] = {}
-        self._unanswered: dict[str, str] = {}
-        self._empty_until: dict[str, float] = {}
         self._lost: list[Ready] = []
 
-    # -- from the thread of the slot -----------------------------------------------------------------
-
-    def may_prefetch(self, holder: Claimed) -> bool:
-        """Return True if a job may be prefetched behind this run."""
-        return (
-            holder.lease.estimate_seconds < self.short_seconds
-            and not is_polled(holder.spec)
-            and not holder.spec.at_most_once
-            and self._gate.may_claim()
-        )
-
-    def reserve(self, holder: Claimed, attempt_id: str, at: float) -> Lease | None:
-        """Reserve the next ticket as the holder's follower; None if the pool has none, or had none just now.
-
-        attempt_id: of the follower. at: monotonic."""
-        lease = holder.lease
+    def put(self, holder: Lease, ready: Ready, at: float) -> None:
+        """Keep a run until `take`. at: monotonic."""
         with self._lock:
-            if at < self._empty_until.get(lease.pool, at):
-                return None
-        try:
-            following = holder.leases.reserve(
-                lease.ref,
-                worker=self._process.name,
-                next_attempt_id=attempt_id,
-                warm=self._process.warm(),
-            )
-        except LeasingUnavailable as error:
-            log.info("prefetch_not_claimed", slot=lease.slot, error=str(error))
-            following = None
-            with self._lock:  # Redis may have granted it
-                self._unanswered[lease.attempt_id] = attempt_id
-        if following is None:
-            with self._lock:
-                self._empty_until[lease.pool] = at + EMPTY_SECONDS
-        return following
+            self._held[holder.attempt_id] = (ready, at)
 
-    def hold(self, holder: Claimed, lease: Lease, asked_at: float, make: Callable[[Claimed], Ready]) -> None:
-        """Read the follower's job, make its run, and keep it until `take`; if it can't run, return its lease.
-
-        asked_at: as for `Claims.open_lease`. make: makes the run."""
-        try:
-            claimed = self._claims.read_claimed(holder.fleet, holder.leases, lease)
-        except Exception as error:  # the next claim of this job raises it again, and handles it
-            log.warning(
-                "prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip()
-            )
-            self._completion.return_follower(holder.leases, lease)
-            return
-        if claimed is None:
-            return
-        self._completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
-        ready, now = make(claimed), self._ports.clock.monotonic()
+    def take(self, holder: Lease) -> Ready | None:
+        """Remove and return the prefetched run of a holder that has ended."""
         with self._lock:
-            self._held[holder.lease.attempt_id] = (ready, now)
-
-    def take(self, holder: Lease) -> tuple[Ready | None, str | None]:
-        """Remove and return the ended holder's prefetched run, and the attempt id of its reservation whose
-        answer was lost; None for what it has not."""
-        with self._lock:
-            ready, _ = self._held.pop(holder.attempt_id, (None, 0.0))
-            return ready, self._unanswered.pop(holder.attempt_id, None)
-
-    # -- from other threads ----------------------------------------------------------------------------
+            return self._held.pop(holder.attempt_id, _NOTHING)[0]
 
     def leases(self) -> list[Lease]:
-        """Return the leases of all prefetched jobs."""
+        """Return the leases of all prefetched runs."""
         with self._lock:
             return [ready.lease for ready, _ in self._held.values()]
 
@@ -162,13 +104,107 @@ class SlotPrefetch:
                 if ready.lease.ref == ref:
                     self._lost.append(self._held.pop(holder)[0])
 
-    def return_overdue(self) -> None:
-        """Return the leases of jobs that waited too long, since another slot may be free sooner, and of those
-        whose lease was lost. While the index is being switched, return all of them."""
-        now = math.inf if self._ports.layouts.switches_away() else self._ports.clock.monotonic()
+    def take_overdue(self, now: float) -> list[Ready]:
+        """Remove and return the runs that have waited too long, and those whose lease was lost. now:
+        monotonic."""
         with self._lock:
             late = [holder for holder, (_, since) in self._held.items() if now - since >= self.kept_seconds]
             found = [*self._lost, *(self._held.pop(holder)[0] for holder in late)]
             self._lost.clear()
-        for ready in found:
-            self._completion.return_follower(ready.claimed.leases, ready.lease)
+            return found
+
+
+def return_overdue(prefetched: PrefetchedRuns, completion: Completion, ports: Ports) -> None:
+    """Return the leases of runs that waited too long, since another slot may be free sooner, and of those
+    whose lease was lost. While the index is being switched, return all of them."""
+    now = math.inf if ports.layouts.switches_away() else ports.clock.monotonic()
+    for ready in prefetched.take_overdue(now):
+        completion.return_follower(ready.claimed.leases, ready.lease)
+
+
+class SlotPrefetch:
+    """Reserves the next jobs of a worker's slots. Thread-safe. take: that of `PrefetchedRuns`.
+
+    short_seconds: no job is prefetched behind a run that is expected to take longer, because a prefetched job
+    is bound to one slot, and jobs that arrive later can't overtake it.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        process: WorkerProcess,
+        gate: ClaimGate,
+        claims: Claims,
+        completion: Completion,
+        *,
+        prefetched: PrefetchedRuns,
+    ) -> None:
+        self.short_seconds = settings.DISPATCHER.claim_ahead_seconds
+        self.take = prefetched.take
+        self._ports, self._process, self._gate = ports, process, gate
+        self._claims, self._completion, self._prefetched = claims, completion, prefetched
+        self._lock = threading.Lock()
+        self._empty_until: dict[str, float] = {}
+
+    def may_prefetch(self, holder: Claimed) -> bool:
+        """Return True if a job may be prefetched behind this run."""
+        return (
+            holder.lease.estimate_seconds < self.short_seconds
+            and not is_polled(holder.spec)
+            and not holder.spec.at_most_once
+            and self._gate.may_claim()
+        )
+
+    def reserve(
+        self,
+        holder: Claimed,
+        turn: Turn,
+        at: float,
+        make: Callable[[Claimed], Ready],
+        *,
+        attempt_id: str,
+        granted: Lease | None = None,
+    ) -> None:
+        """Reserve the holder's follower, make its run, and keep it until `take`; if it can't run, return its
+        lease.
+
+        turn: of the holder's run. at: monotonic, before its lease was asked for. attempt_id: of the follower.
+        granted: the follower's lease, if the release of the slot's previous run granted it; None: lease the
+        next ticket, if the pool has one and did not lack one just now.
+        """
+        lease = granted or self._next_lease(holder, turn, at, attempt_id)
+        if lease is None:
+            return
+        try:
+            claimed = self._claims.read_claimed(holder.fleet, holder.leases, lease)
+        except Exception as error:  # the next claim of this job raises it again, and handles it
+            log.warning(
+                "prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip()
+            )
+            self._completion.return_follower(holder.leases, lease)
+            return
+        if claimed is None:
+            return
+        self._completion.keeper.add(lease, fleet=holder.fleet, asked_at=at, follows=True)
+        self._prefetched.put(holder.lease, make(claimed), at)
+
+    def _next_lease(self, holder: Claimed, turn: Turn, at: float, attempt_id: str) -> Lease | None:
+        lease = holder.lease
+        with self._lock:
+            if at < self._empty_until.get(lease.pool, at):
+                return None
+        try:
+            following = holder.leases.reserve(
+                lease.ref,
+                worker=self._process.name,
+                next_attempt_id=attempt_id,
+                warm=self._process.warm(),
+            )
+        except LeasingUnavailable as error:
+            log.info("prefetch_not_claimed", slot=lease.slot, error=str(error))
+            following = None
+            turn.unanswered_id = attempt_id  # Redis may have granted it
+        if following is None:
+            with self._lock:
+                self._empty_until[lease.pool] = at + EMPTY_SECONDS
+        return following

@@ -220,11 +220,13 @@ class SlotLoop:
             )
             parts.completion.write_end(ended, gather=True)
             parts.claims.queue_start(claimed)
-        elif next_id is not None:
-            following = parts.prefetch.reserve(claimed, next_id, asked_at)
-        if following is not None:
-            parts.prefetch.hold(claimed, following, asked_at, self.prepare)
-        if ended is not None and next_id is not None:
+        if next_id is None:
+            return
+        if ended is None or following is not None:
+            parts.prefetch.reserve(
+                claimed, turn, asked_at, self.prepare, attempt_id=next_id, granted=following
+            )
+        if ended is not None:
             self._read_next_rows(claimed, len(parts.runs), ended.seconds)
 
     def _may_prefetch(self, claimed: Claimed, at: float) -> bool:
@@ -243,7 +245,7 @@ class SlotLoop:
         end = RunEnd(claimed.leases, lease, claimed.spec, retries, outcome, seconds, now, claimed.started)
         if isinstance(ending.error, DoesNotFit):
             _leave_to_larger_servers(parts.ports, lease, ending.error)
-        prefetched, unanswered_id = parts.prefetch.take(lease)
+        prefetched = parts.prefetch.take(lease)
         refused = claimed.refused
         if refused is not None:
             is_free = not ending.suspect
@@ -253,7 +255,7 @@ class SlotLoop:
         may_claim = not ending.suspect and parts.gate.may_claim()
         if prefetched is not None and may_claim and self._begin_prefetched(prefetched, ready.run, end):
             return prefetched
-        return self._next(claimed, end, prefetched, unanswered_id, may_claim=may_claim)
+        return self._next(claimed, end, prefetched, ready.turn.unanswered_id, may_claim=may_claim)
 
     def _begin_prefetched(self, prefetched: Ready, ended: AttemptRun, end: RunEnd) -> bool:
         """Begin the prefetched run before the ended one is released: renew its lease from now on, and leave
@@ -312,7 +314,7 @@ class SlotLoop:
     def _hand_over(self, ready: Ready) -> None:
         """Release the lease of a run that goes on at its server, for another worker to poll."""
         claimed, parts = ready.claimed, self._parts
-        prefetched, _ = parts.prefetch.take(claimed.lease)
+        prefetched = parts.prefetch.take(claimed.lease)
         parts.completion.hand_over(claimed.leases, claimed.lease, lost=ready.run.was_lost)
         self._drop(prefetched, claimed.lease)
 

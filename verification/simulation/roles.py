@@ -147,7 +147,7 @@ class FiberWorker(GpuWorker):
         self.row_prefetch.requested = Event(scheduler)  # type: ignore[assignment]
         # jobs are long here, and rows much older than in production must break no law
         self.row_prefetch.short_seconds, self.row_prefetch.fresh_seconds = math.inf, OLD_ROWS_SECONDS
-        self.prefetch.short_seconds, self.prefetch.kept_seconds = math.inf, KEPT_SECONDS
+        self.prefetch.short_seconds, self.prefetched.kept_seconds = math.inf, KEPT_SECONDS
 
     def start(self) -> None:
         if self.presence is not None:

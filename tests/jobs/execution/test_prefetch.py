@@ -159,7 +159,7 @@ def test_after_a_failed_run_redis_may_give_the_slot_to_another_job(shop: Shop) -
     _, second, third = (hands.submit() for _ in range(3))
 
     def vanish(run: RunRequest) -> None:
-        for follower in hands.worker.prefetch.leases():
+        for follower in hands.worker.prefetched.leases():
             hands.leases.real.release(follower.ref, ReleaseMode.FREE, worker="w")
 
     hands.gpu.on_start = vanish
@@ -174,7 +174,7 @@ def test_a_prefetched_job_whose_lease_was_just_lost_is_not_sent(hands: Hands) ->
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def forget_it(run: RunRequest) -> None:
-        for follower in hands.worker.prefetch.leases():
+        for follower in hands.worker.prefetched.leases():
             hands.worker.completion.keeper.forget(follower.ref)
 
     hands.gpu.on_start = forget_it

@@ -140,7 +140,7 @@ def test_a_prefetched_job_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
 
     def lose(run: RunRequest) -> None:
         if run.job_id == first.id:
-            (follower,) = hands.worker.prefetch.leases()
+            (follower,) = hands.worker.prefetched.leases()
             hands.leases.instead["renew"] = lambda real, worker, running, ends, followers: [follower.ref]
             hands.worker.completion.keeper.step(hands.clock.monotonic())
             del hands.leases.instead["renew"]
