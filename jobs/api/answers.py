@@ -309,7 +309,8 @@ class ModelStats(TypedDict):
         dict[str, int] | None, about("Slots of the model's pool, by state; null: Redis is unavailable.")
     ]
     drain_seconds: Annotated[
-        float | None, about("Estimate: queued GPU-seconds divided by the pool's working slots.")
+        float | None,
+        about("Estimate: queued GPU-seconds by the pool's working slots; null: none works."),
     ]
 
 

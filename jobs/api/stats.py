@@ -73,7 +73,9 @@ def _model(
     if pool is not None and counts is not None:
         queued_seconds = _queued_gpu_seconds(lines, ports.leases(ports.registry.fleet_of(pool)))
     taking = working(counts or {})
-    drain = queued_seconds / taking if queued_seconds is not None and taking else None
+    drain = None
+    if queued_seconds is not None and taking and ports.registry.has_capacity(name):
+        drain = queued_seconds / taking
     return {
         "model": name,
         "pool": pool,

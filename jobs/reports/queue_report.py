@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, OuterRef, Subquery
+from django.db.models import Count, Exists, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import PoolDepth
-from gpus.models import ModelConfig, Pause, Pool
+from gpus.models import ModelConfig, Pause, Placement, Pool
 from gpus.protocol import CircuitState
 from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf
@@ -40,8 +40,8 @@ class ModelQueue:
     paused, at max_running or without quota. scheduled: jobs with a later `run_at`. cancelling: cancelled jobs
     whose GPU is not proven free. oldest_seconds: since the first queued job was submitted or its `run_at`.
     drain_seconds: estimated time until the pool's queue is empty without further submits; None without
-    working slots. pause, circuit: of the model. past: ended jobs in the window. shares: of the tenants in the
-    pool.
+    working slots, and if no healthy server runs the model. pause, circuit: of the model. past: ended jobs in
+    the window. shares: of the tenants in the pool.
     """
 
     model: str
@@ -113,7 +113,9 @@ def queue_snapshot(
     which costs one query per pool with waiting jobs. most_counted: jobs of a state outside the queue."""
     depths, away = depths_by_pool(leases)
     pauses = {(one.kind, one.name): one for one in queries.pauses()}
-    configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
+    is_fit = Exists(Placement.objects.filter(queries.FIT, model=OuterRef("pk")))
+    rows = list(ModelConfig.objects.order_by("name").values_list("name", "pool_id", is_fit))
+    configs, fit = {name: pool for name, pool, _ in rows}, {name for name, _, runs in rows if runs}
     running = dict(
         Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
     )
@@ -127,6 +129,7 @@ def queue_snapshot(
     for model, pool in configs.items():
         depth = depths.get(pool)
         waits_since = oldest.get(model)
+        is_estimated = model in fit and depth is not None and depth.waiting.get(model)
         lines.append(
             ModelQueue(
                 model=model,
@@ -138,7 +141,7 @@ def queue_snapshot(
                 scheduled=others[JobState.SCHEDULED][model],
                 cancelling=others[JobState.CANCELLING][model],
                 oldest_seconds=max(0.0, (now - waits_since).total_seconds()) if waits_since else None,
-                drain_seconds=drains.get(pool) if depth and depth.waiting.get(model) else None,
+                drain_seconds=drains.get(pool) if is_estimated else None,
                 pause=pauses.get((Pause.Kind.MODEL, model)),
                 past=past.line(model),
                 shares=got.get(pool, ()),

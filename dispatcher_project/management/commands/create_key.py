@@ -14,6 +14,7 @@ import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
 from foundation.http_api.json_body import BodyType, read_body
 from foundation.http_api.problems import Problem
+from gpus.models import ModelConfig
 from gpus.protocol import BANDS
 from gpus.registry.audit import cli_actor
 from jobs.api import bodies
@@ -119,7 +120,16 @@ class Command(TerminalCommand):
             *([] if secret is None else [f"webhook secret: {secret}"]),
             f"api key: {plaintext}",
         )
+        self._warn_of_unknown_models([*(options["model"] or ()), *(rules.get("allowed_models") or ())])
         return None
+
+    def _warn_of_unknown_models(self, names: list[str]) -> None:
+        known = set(ModelConfig.objects.filter(name__in=names).values_list("name", flat=True))
+        unknown = sorted(set(names) - known)
+        if unknown:
+            self.stderr.write(
+                f"warning: no model is registered as {', '.join(unknown)}; a key may name one before it is"
+            )
 
 
 _NONE = "none"
@@ -175,6 +185,8 @@ def _new_tenant(name: str, rules: dict[str, Any]) -> tuple[Tenant, str]:
 def _in_days(days: float | None) -> datetime | None:
     if days is None:
         return None
+    if not days > 0:
+        raise CommandError(f"--expires-days {days:g}: must be greater than 0, or the key would be expired")
     try:
         return timezone.now() + timedelta(days=days)
     except (OverflowError, ValueError):

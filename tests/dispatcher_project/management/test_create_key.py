@@ -10,6 +10,7 @@ from gpus.registry.audit import cli_actor
 from jobs.api.authentication import principal_of_key
 from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
+from tests.support.factories import make_model
 from tests.support.fakes import make_ports
 from tests.support.queue_world import world
 from tests.support.terminal import Terminal, terminal
@@ -44,6 +45,26 @@ def test_a_known_tenant_gets_another_key_and_no_secret() -> None:
     assert principal is not None
     assert principal.is_operator
     assert Tenant.objects.count() == 1
+
+
+def test_a_model_that_is_not_registered_is_warned_of() -> None:
+    make_model("flux")
+    err = StringIO()
+    call_command("create_key", "--tenant", "acme", "--model", "flux", stdout=StringIO(), stderr=err)
+    assert err.getvalue() == ""
+    call_command(
+        *("create_key", "--tenant", "acme", "--model", "flux", "--model", "flx", "--tenant-model", "zmig"),
+        stdout=StringIO(),
+        stderr=err,
+    )
+    assert err.getvalue().startswith("warning: no model is registered as flx, zmig;")
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan"])
+def test_a_key_that_would_be_expired_is_refused_by_the_options_name(days: str) -> None:
+    with pytest.raises(CommandError, match=r"--expires-days .* greater than 0"):
+        create("--tenant", "acme", f"--expires-days={days}")
+    assert not Tenant.objects.exists()
 
 
 @pytest.mark.parametrize("arguments", [("--tenant", "a b"), ("--tenant", "acme", "--weight", "0")])
@@ -115,7 +136,7 @@ def test_a_known_tenants_limits_change_and_others_stay(terminal: Terminal) -> No
         (["--model", "a b"], "allowed_models/0: "),
         (["--name", "x" * 51], "name: Must have at most 50 characters"),
         (["--max-queued", "1.5"], "invalid whole number value"),
-        (["--max-running", "2", "--expires-days", "-1"], "past"),
+        (["--max-running", "2", "--expires-days", "-1"], "greater than 0"),
     ],
 )
 @pytest.mark.parametrize("is_known", [False, True])

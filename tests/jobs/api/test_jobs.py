@@ -7,13 +7,13 @@ import pytest
 from rest_framework.test import APIClient
 
 from foundation.ids import new_id
-from gpus.models import Pause
+from gpus.models import ModelConfig, Pause
 from jobs.domain.access import TEXTS
 from jobs.models import Attempt, Event
 from jobs.operations.tenants import create_key
 from tests.support.api_jobs import NOW, ids, make_job
 from tests.support.api_world import Account, ApiWorld, account, key_client, make_model
-from tests.support.factories import make_running
+from tests.support.factories import make_running, make_server
 from tests.support.problems import problem
 
 URL, STATS = "/api/v1/queue/jobs", "/api/v1/queue/stats"
@@ -153,9 +153,12 @@ def test_an_ended_job_cannot_be_cancelled(acme: Account) -> None:
     problem(acme.client.post(f"{URL}/{make_job(acme.tenant, 'completed').id}/cancel"), 409, "not_cancellable")
 
 
-def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object, world: ApiWorld) -> None:
+def test_stats_count_by_model_and_estimate_the_drain(
+    acme: Account, zimg: ModelConfig, world: ApiWorld
+) -> None:
     from gpus.protocol import ServerSpec
 
+    server = make_server("s1", model=zimg)
     world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
     for state in ("queued", "queued", "running", "retrying", "completed", "scheduled", "cancelling"):
         make_job(acme.tenant, state)
@@ -166,6 +169,10 @@ def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object
     assert (result["queued_gpu_seconds"], result["drain_seconds"]) == (4.0, 2.0)
     assert result["slots"] == {"free": 2}
     assert result["oldest_queued_seconds"] >= 0
+    server.healthy = False
+    server.save()
+    (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
+    assert (result["queued_gpu_seconds"], result["drain_seconds"]) == (4.0, None)
     world.leases.away = True
     (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
     assert (result["queued"], result["slots"], result["queued_gpu_seconds"]) == (2, None, None)
@@ -185,10 +192,11 @@ def test_stats_say_that_a_model_is_paused(acme: Account, zimg: object, kind: Pau
 
 
 def test_stats_call_redis_once_per_model(
-    operator: Account, zimg: object, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    operator: Account, zimg: ModelConfig, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpus.protocol import ServerSpec
 
+    make_server("s1", model=zimg)
     world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(

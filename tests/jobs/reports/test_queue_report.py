@@ -12,13 +12,13 @@ from django.test.utils import CaptureQueriesContext
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import PoolDepth
-from gpus.models import Pause
+from gpus.models import Pause, Placement, Server
 from jobs.domain.states import JobState
 from jobs.models import Job, Rollup
 from jobs.reports.history import WINDOWS, history
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.reports.rollups import counted
-from tests.support.factories import make_job, make_model, make_running, make_tenant
+from tests.support.factories import make_job, make_model, make_running, make_server, make_tenant
 from tests.support.fakes import START
 
 pytestmark = pytest.mark.django_db
@@ -59,6 +59,8 @@ def by_model(snapshot: QueueSnapshot) -> dict[str, ModelQueue]:
 def test_waiting_running_retrying_and_the_oldest() -> None:
     flux, wide = make_model("flux"), make_model("wide", pool="flux")
     make_model("idle")
+    server = make_server("a", model=flux)
+    Placement.objects.create(server=server, model=wide, endpoint="http://127.0.0.1:9/wide")
     make_job(flux, at=START + timedelta(minutes=2))
     make_job(flux, at=START + timedelta(minutes=1))
     make_job(wide, at=START)
@@ -88,6 +90,14 @@ def test_waiting_running_retrying_and_the_oldest() -> None:
 def test_without_a_working_slot_there_is_no_drain_estimate() -> None:
     make_model("flux")
     layer = Depths({"flux": PoolDepth("flux", {"flux": 2}, 0, {"off": 2, "quarantined": 1})})
+    assert look(layer=layer).lines[0].drain_seconds is None
+
+
+def test_without_a_healthy_server_there_is_no_drain_estimate() -> None:
+    server = make_server("a", model=make_model("flux"))
+    layer = Depths({"flux": PoolDepth("flux", {"flux": 2}, 0, {"free": 1})})
+    assert look(layer=layer).lines[0].drain_seconds == 12.0
+    Server.objects.filter(name=server.name).update(healthy=False)
     assert look(layer=layer).lines[0].drain_seconds is None
 
 
