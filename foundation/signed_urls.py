@@ -4,19 +4,69 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from foundation.json_text import JsonText
 
 _HINT = "ignature"
+_SEPARATORS = ("?", "&", ";", "%3f", "%26", "\\u0026")
+_NAMES = ("x-amz-signature", "signature")
+_EQUALS = ("=", "%3d")
+_VALUE = r"[^&\s\"'<>\\]"
 _SIGNATURE = re.compile(
-    r"((?:[?&;]|%3F|%26|\\u0026)(?:X-Amz-Signature|signature)(?:=|%3D))[^&\s\"'<>\\]+", re.IGNORECASE
+    rf"((?:{'|'.join(map(re.escape, _SEPARATORS))})(?:{'|'.join(_NAMES)})(?:{'|'.join(_EQUALS)})){_VALUE}+",
+    re.IGNORECASE,
 )
+_REST_OF_VALUE = re.compile(f"{_VALUE}*")
+_BEGINS = frozenset(
+    whole[:length]
+    for whole in map("".join, product(_SEPARATORS, _NAMES, _EQUALS))
+    for length in range(1, len(whole) + 1)
+)
+"""Texts that the value of a signature, or the rest of what comes before it, may follow."""
+_LONGEST_BEGIN = max(map(len, _BEGINS))
 
 
 def without_signatures(text: str) -> str:
     """Return a text without the signatures of its URLs. A store refuses a URL without its signature."""
     return _SIGNATURE.sub(r"\1…", text) if _HINT in text else text
+
+
+class SignatureFilter:
+    """Takes the signatures of URLs out of a text that comes in pieces, also those cut in two between them. It
+    remembers the last `_LONGEST_BEGIN` characters at most."""
+
+    def __init__(self) -> None:
+        self._begin, self._is_inside = "", False
+
+    def filter(self, piece: str) -> str:
+        """Return the next piece without signatures, and without the rest of one that began before it."""
+        if self._is_inside:
+            found = _REST_OF_VALUE.match(piece)
+            assert found is not None  # it may be empty
+            piece = piece[found.end() :]
+            self._is_inside = not piece
+        known, text, end = self._begin, self._begin + piece, -1
+
+        def shorten(match: re.Match[str]) -> str:
+            nonlocal end
+            end = match.end()
+            return f"{match[1]}…"
+
+        shown = _SIGNATURE.sub(shorten, text) if _HINT in text else text
+        if text:
+            self._is_inside = end == len(text)
+            self._begin = "" if self._is_inside else _begin_at_the_end(text)
+        return shown[len(known) :]
+
+
+def _begin_at_the_end(text: str) -> str:
+    """Return the longest end of a text after which the value of a signature may follow."""
+    for length in range(min(_LONGEST_BEGIN, len(text)), 0, -1):
+        if text[-length:].lower() in _BEGINS:
+            return text[-length:]
+    return ""
 
 
 def may_have_signatures(value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import IO
 
 from foundation.log_lines import MAX_LINE_CHARS, overwritten, safe_text
 from foundation.network import ByteRateLimiter
+from foundation.signed_urls import SignatureFilter
 
 BYTES_PER_SECOND = 4 * 1024 * 1024
 """A model that writes faster blocks in its write."""
@@ -37,6 +38,7 @@ class ProcessOutput:
         self._lock = threading.Lock()
         """Held from the read of bytes until their lines are passed on."""
         self._rest = {"stdout": b"", "stderr": b""}
+        self._signatures = {name: SignatureFilter() for name in self._files}
         self._second, self._lines, self._dropped = 0, 0, 0
         self._is_over = False
         self._waits_from = 0.0
@@ -90,7 +92,9 @@ class ProcessOutput:
             self._rest[name] = b""
         room = max(0, LINES_PER_SECOND - self._lines)
         for line in whole[:room]:
-            self._pass(name, line)
+            self._pass(name, line + b"\n")
+        if len(whole) > room:
+            self._signatures[name] = SignatureFilter()
         self._lines += len(whole)
         self._dropped += max(0, len(whole) - room)
         # a longer rest is dropped, and of its end no more is known: a line of gigabytes takes no memory
@@ -113,7 +117,11 @@ class ProcessOutput:
             self._pass(name, rest)
 
     def _pass(self, name: str, line: bytes) -> None:
-        text = overwritten(line[: 4 * MAX_LINE_CHARS].decode(errors="replace"))
+        is_whole, line = line.endswith(b"\n"), line[: 4 * MAX_LINE_CHARS]
+        text = self._signatures[name].filter(line.decode(errors="replace"))
+        if is_whole:
+            self._signatures[name] = SignatureFilter()
+        text = overwritten(text.removesuffix("\n"))
         self._on_line(name, safe_text(text.rstrip()))
 
 

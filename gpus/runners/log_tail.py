@@ -17,6 +17,7 @@ from foundation.log_lines import (
     read_lines,
     safe_text,
 )
+from foundation.signed_urls import SignatureFilter
 
 LOG_BYTES = 256 * 1024
 """Bytes of log lines that an answer may have beyond the model's `max_response_bytes`."""
@@ -59,19 +60,29 @@ class LogTail:
         end = len(logs)
         if not is_last and end - begin <= MAX_LINE_CHARS:
             end = max(logs.rfind("\n", begin) + 1, begin)  # the last line may go on
-        first = max(begin, end - MAX_CHARS)
-        dropped = logs.count("\n", begin, first)
-        new = logs[first:end].removesuffix("\n")
+        first, before = begin, self._before(logs, begin, offset)
+        if end - begin > MAX_CHARS:  # from a whole line on: it may begin in the middle of a signature
+            first, before = logs.find("\n", end - MAX_CHARS, end) + 1 or end, ""
+        dropped = logs.count("\n", begin, first) + (begin < first == end and logs[end - 1] != "\n")
+        signatures = SignatureFilter()
+        signatures.filter(before)
+        new = signatures.filter(logs[first:end]).removesuffix("\n")
         self.seen = offset + end
         self._known = logs[max(0, end - _KNOWN_CHARS) : end]
         found = [lines_left_out(dropped)] if dropped else []
-        if end > begin:
+        if end > first:
             rows = new.split("\n")
             if len(rows) > MAX_LINES:
                 found = [lines_left_out(dropped + len(rows) - MAX_LINES)]
                 rows = rows[-MAX_LINES:]
             found += [LogLine("stdout", safe_text(overwritten(row).rstrip())) for row in rows]
         return found
+
+    def _before(self, logs: str, begin: int, offset: int) -> str:
+        """Return some of the text before a place: a long line is read in parts, which cut signatures."""
+        if begin == 0 and offset == self.seen and isinstance(self._known, str):
+            return self._known
+        return logs[max(0, begin - _KNOWN_CHARS) : begin]
 
     def _read_list(self, logs: list[Any], offset: int) -> list[LogLine]:
         begin = self._position(logs, offset)

@@ -22,6 +22,18 @@ def join_pieces(pieces: Iterable[Any]) -> list[Any]:
     return joined
 
 
+def text_of(piece: Any) -> tuple[str | None, str] | None:
+    """Return the text that a piece is a part of: its name (None: it has none) and the part. None for another
+    value."""
+    kind = _kind(piece)
+    if kind == _TEXT:
+        return None, piece
+    if isinstance(kind, tuple):
+        (name,) = kind
+        return name, piece[name]
+    return None
+
+
 _TEXT = "text"
 
 

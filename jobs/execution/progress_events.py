@@ -15,10 +15,10 @@ from typing import Any
 
 import structlog
 
-from foundation.signed_urls import replace_signed, without_signatures
+from foundation.signed_urls import SignatureFilter, replace_signed, without_signatures
 from gpus.protocol import Clock, Progress, parse_progress
 from gpus.runners.transport import Unreadable, check_storable
-from jobs.domain.partial_output import join_pieces
+from jobs.domain.partial_output import join_pieces, text_of
 from jobs.execution.group_commit import Writer
 from jobs.execution.log_events import LogEvents, LogLimits
 
@@ -30,6 +30,9 @@ MAX_EVENT_CHARS = 64 * 1024
 MAX_OUTPUT_CHARS = 1024 * 1024
 """Characters of output in the events of a job's first attempt; the rest is counted, and is in the result. The
 nth try gets 1/n of it: fifty tries together write less than five times this."""
+MAX_TEXTS = 16
+"""Texts of different names in the output of a run that are searched for signatures as a whole; those of
+further names by event."""
 LEAST_PROGRESS = 0.01
 BACKLOG = 200
 """Backpressure: with more queued writes than this, no progress is written."""
@@ -96,6 +99,7 @@ class ProgressEvents:
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []
         self._chars = self._written_chars = self._left_out = self._part = 0
+        self._signatures: dict[str | None, SignatureFilter] = {}
         self._progress: Progress | None = None
         self._progress_written = Progress(-math.inf)
 
@@ -165,7 +169,7 @@ class ProgressEvents:
             self._part += 1
             data: dict[str, Any] = {
                 "part": self._part,
-                "output": replace_signed(join_pieces(self._pieces), without_signatures),
+                "output": [self._without_signatures(piece) for piece in join_pieces(self._pieces)],
             }
             if self._left_out:
                 data["left_out"] = self._left_out
@@ -178,6 +182,21 @@ class ProgressEvents:
             if self._progress.text:
                 found["text"] = self._progress.text
             self._write_event("progress", found)
+
+    def _without_signatures(self, piece: Any) -> Any:
+        """Return a joined piece without signatures of URLs, also without one that is cut in two by other
+        pieces or by events between its parts."""
+        stream = text_of(piece)
+        if stream is None:
+            return replace_signed(piece, without_signatures)
+        name, text = stream
+        found = self._signatures.get(name)
+        if found is None:
+            found = SignatureFilter()
+            if len(self._signatures) < MAX_TEXTS:
+                self._signatures[name] = found
+        shown = found.filter(text)
+        return shown if name is None else {without_signatures(name): shown}
 
     def _write_event(self, kind: str, data: Mapping[str, Any]) -> None:
         self._written_at = self._clock.monotonic()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from foundation.log_lines import safe_text
-from foundation.signed_urls import without_signatures
+from foundation.signed_urls import SignatureFilter, without_signatures
 from gpus.errors import BadInput
 from gpus.protocol import Progress, parse_progress
 
@@ -35,6 +35,27 @@ def test_the_signature_is_left_out(url: str, text: str) -> None:
     found = without_signatures(quoted)
     assert "SECRET" not in found
     assert found.replace("…", "SECRET") == quoted, "the rest stays"
+
+
+def in_pieces(*pieces: str) -> str:
+    found = SignatureFilter()
+    return "".join(found.filter(piece) for piece in pieces)
+
+
+@pytest.mark.parametrize("url", [FOLDER, S3, FOLDER.replace("&", "\\u0026"), quote(FOLDER, safe="")])
+def test_a_signature_that_is_cut_anywhere_is_left_out(url: str) -> None:
+    text = f"see {url} and {url}\nend"
+    whole = without_signatures(text)
+    assert "SECRET" not in whole
+    for cut in range(len(text) + 1):
+        assert in_pieces(text[:cut], text[cut:]) == whole, cut
+        assert in_pieces(text[:cut], "", text[cut : cut + 3], text[cut + 3 :]) == whole, cut
+    assert in_pieces(*text) == whole
+
+
+def test_pieces_of_other_texts_stay() -> None:
+    text = "?signature &signature signature=1 %3 \\u00 100 % & more; signatures"
+    assert in_pieces(*text) == text
 
 
 def test_other_texts_stay() -> None:

@@ -97,6 +97,30 @@ def test_a_line_of_50_mb_is_cut() -> None:
     assert len(text) <= 4096
 
 
+SIGNED = "http://box/store/a/7/ab?expires=9&signature=SECRET&x=1"
+
+
+@pytest.mark.parametrize("cut", ["&sign", "signature=", "SEC"])
+def test_a_signature_that_is_cut_by_two_reads_of_a_long_line_is_left_out(cut: str) -> None:
+    first, _, second = SIGNED.partition(cut)
+    log = "x" * 5000 + first + cut
+    tail = LogTail()
+    assert texts(tail, log)
+    assert texts(tail, f"{log}{second}\n") == [second.replace("SECRET", "…").removeprefix("RET")]
+    another = LogTail(seen=len(log))
+    assert "RET" not in str(texts(another, f"{log}{second}\n"))
+    offset = LogTail()
+    assert texts(offset, log)
+    assert "RET" not in str(texts(offset, f"{second}\n", logs_offset=len(log)))
+
+
+def test_a_huge_log_is_read_from_a_whole_line_on() -> None:
+    """Else it may begin in the middle of a signature."""
+    left_out, *lines = texts(LogTail(), f"{SIGNED} {'x' * 1000}\n" * 1000)
+    assert (left_out, len(lines)) == ("… 752 lines left out", 248)
+    assert all(line.startswith("http://") for line in lines)
+
+
 @pytest.mark.parametrize("logs", [None, 5, {"a": 1}, [None, 5, [], {"text": 3}], [["x"]]])
 def test_what_is_no_log_has_no_lines(logs: Any) -> None:
     assert texts(LogTail(), logs) == []

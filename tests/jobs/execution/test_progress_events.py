@@ -47,6 +47,33 @@ def test_output_is_joined_and_written_at_intervals() -> None:
     assert [data["part"] for _, _, data in buffer.written] == [1, 2, 3, 4, 5, 6]
 
 
+SIGNED = "http://box/store/a/7/ab?expires=9&signature=SECRET&x=1"
+
+
+@pytest.mark.parametrize("cut", ["?expi", "&sign", "signature=", "SEC"])
+def test_a_signature_that_is_cut_by_two_events_is_left_out(cut: str) -> None:
+    buffer = Buffer()
+    first, _, second = SIGNED.partition(cut)
+    buffer.say(first + cut, every=1.0)
+    buffer.say({"reasoning": f"between: {first}{cut}"}, every=1.0)
+    buffer.say(second, {"reasoning": second}, every=1.0)
+    buffer.news.end()
+    assert len(buffer.written) == 4
+    plain = SIGNED.replace("SECRET", "…")
+    assert "".join(piece for piece in buffer.output if isinstance(piece, str)) == plain
+    thought = "".join(piece["reasoning"] for piece in buffer.output if isinstance(piece, dict))
+    assert thought == f"between: {plain}"
+
+
+def test_texts_of_many_names_are_remembered_up_to_a_bound() -> None:
+    buffer = Buffer()
+    buffer.say(*({f"name {number}": "?signature=SECRET"} for number in range(100)), every=1.0)
+    buffer.news.end()
+    assert len(buffer.output) == 100
+    assert "SECRET" not in str(buffer.output)
+    assert len(buffer.news._signatures) == progress_events.MAX_TEXTS
+
+
 def test_a_text_is_written_with_the_number_and_when_it_alone_changes() -> None:
     buffer = Buffer()
     for said in (
