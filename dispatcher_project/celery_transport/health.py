@@ -25,7 +25,7 @@ from dispatcher_project.celery import app
 from dispatcher_project.settings.dispatcher import split_address
 from dispatcher_project.supervisor.notify import ALIVE, notify
 from foundation.probes import Probes
-from gpu_host.node.http_server import Connections, TimedReader
+from foundation.threaded_http import Connections, TimedReader
 from gpus.errors import LayoutNotInUse
 from gpus.registry import queries
 

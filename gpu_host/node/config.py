@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from gpu_host.node.http_server import RequestTimes
+from foundation.threaded_http import RequestTimes
 
 TOKEN_VARIABLE = "GPU_NODE_TOKEN"
 MODES = ("sync", "async", "auto")

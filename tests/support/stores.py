@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from artifacts.keys import ObjectKey
 from artifacts.store.contract import SignedRequest, Store
 from artifacts.store.place import S3Place
 from artifacts.store.s3 import S3Store
-from tests.support.servers.seaweed import KEY, SECRET, find_weed, running_seaweed
+from verification.proving.seaweed import KEY, SECRET, OwnSeaweed, find_weed
 
 BUCKET = "tests"
 
@@ -43,6 +44,17 @@ class Stage:
 def http() -> Iterator[httpx.Client]:
     with httpx.Client(timeout=30, trust_env=False) as client:
         yield client
+
+
+@contextmanager
+def running_seaweed(folder: Path) -> Iterator[str]:
+    """The URL of a server with one account (`KEY`, `SECRET`)."""
+    server = OwnSeaweed(folder)
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,16 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_host.node import http_server
-from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, RequestTimes, token_from
-from gpu_host.node.http_server import Connections, HttpServer, reply_json
+from foundation.threaded_http import Connections, RequestTimes, TimedReader
+from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, token_from
+from gpu_host.node.http_server import HttpServer, reply_json
 from tests.gpu_host.node.caller import Caller
 from tests.support.sockets import until_closed
 from tests.support.waiting import wait_for
@@ -183,10 +184,10 @@ def test_a_dripping_request_times_out(start: Start, body: bool) -> None:
 
 def test_a_kept_connection_waits_longer_for_its_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(http_server.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        kept, buffer = http_server.TimedReader(ours, RequestTimes()), memoryview(bytearray(10))
+        kept, buffer = TimedReader(ours, RequestTimes()), memoryview(bytearray(10))
         kept.await_next_head()
         now += RequestTimes().idle - 1
         theirs.sendall(b"GE")
