@@ -45,6 +45,8 @@ from foundation.ids import new_id
 State = Artifact.State
 SNIFFED_BYTES = 8192
 UNKNOWN_TYPE = "application/octet-stream"
+_CLOCKS_DIFFER = timedelta(minutes=15)
+"""Between the store and the web, as S3 tolerates it."""
 _AT_ONCE = 8
 """Questions to the store at once."""
 
@@ -105,7 +107,10 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
             state=State.PROMISED, stored_at=None, put_until=put_until(now)
         )
         row.state = State.PROMISED
-    if found is not None and (is_blocked(found) or (row.created_at == now and _was_erased(row, now))):
+    is_new = row.created_at == now
+    if found is not None and (
+        is_blocked(found) or (is_new and (_was_erased(row, now) or _is_left_over(found, row)))
+    ):
         store.remove(row.key)
         found = None
     if row.state == State.STORED or (found is not None and _confirm(row, found, store, now)):
@@ -129,6 +134,15 @@ def _was_erased(row: Artifact, now: datetime) -> bool:
     same = {"tenant_id": row.tenant_id, "sha256": row.sha256}
     was_removed = Artifact.objects.filter(**same, state=State.GONE, removed_at__gt=since).exists()
     return was_removed and not RunUpload.objects.filter(**same, created_at__gt=since).exists()
+
+
+def _is_left_over(found: StoredObject, row: Artifact) -> bool:
+    """Return True if the object is older than its new row, and no run has saved it. After the restore of an
+    older database it may be of a former tenant, whose id a new one got: who only knows its hash must not get
+    it."""
+    if found.stored_at > row.created_at - _CLOCKS_DIFFER:
+        return False  # uploaded under this row
+    return not RunUpload.objects.filter(tenant_id=row.tenant_id, sha256=row.sha256).exists()
 
 
 def promise_parts(row: Artifact, store: Store) -> PartsPromise:

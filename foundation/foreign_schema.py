@@ -144,11 +144,13 @@ def _limits() -> tuple[int, int, int]:
 @lru_cache(maxsize=128)
 def _compiled(text: str, max_bytes: int, depth: int, max_values: int) -> ForeignSchema:
     if len(text.encode()) > max_bytes:
-        raise SchemaRefused(f"A schema may have up to {max_bytes} bytes.")
+        raise SchemaRefused(f"A schema may have up to {max_bytes} bytes (DISPATCHER_SCHEMA_BYTES).")
     try:
         check_bounds(text.encode(), Bounds(depth=depth))
     except NotReadable:
-        raise SchemaRefused(f"A schema may be nested up to {depth} levels deep.") from None
+        raise SchemaRefused(
+            f"A schema may be nested up to {depth} levels deep (DISPATCHER_SCHEMA_DEPTH)."
+        ) from None
     size = _Size(json.loads(text), depth, max_values)
     validator = make_validator(text, pattern_bytes=_max_pattern_bytes(size.patterns))
     is_small = not size.is_unbounded and _has_small_patterns(text)
@@ -249,10 +251,14 @@ class _Size:
         self.values += 1
         if self.values > self._most:
             raise SchemaRefused(
-                f"A schema may have up to {self._most} values, counted again wherever a $ref leads to them."
+                f"A schema may have up to {self._most} values, counted again wherever a $ref leads to them "
+                "(DISPATCHER_SCHEMA_VALUES)."
             )
         if level > self._depth:
-            raise SchemaRefused(f"A schema may be nested up to {self._depth} levels deep, through its $refs.")
+            raise SchemaRefused(
+                f"A schema may be nested up to {self._depth} levels deep, through its $refs "
+                "(DISPATCHER_SCHEMA_DEPTH)."
+            )
         if isinstance(item, dict):
             self._walk_object(item, level)
         for part in _parts(item):

@@ -104,12 +104,14 @@ def test_no_reference_is_fetched(schema: Any) -> None:
 
 def test_a_schema_has_bounds(settings: LazySettings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_bytes=1000, schema_depth=10, schema_values=100)
-    assert "1000 bytes" in str(refusal({"const": "x" * 1000}))
+    assert "1000 bytes (DISPATCHER_SCHEMA_BYTES)" in str(refusal({"const": "x" * 1000}))
     deep: dict[str, Any] = {}
     for _ in range(11):
         deep = {"not": deep}
-    assert "10 levels" in str(refusal(deep))
-    assert "100 values" in str(refusal({"enum": list(range(101))}))
+    assert "10 levels deep (DISPATCHER_SCHEMA_DEPTH)" in str(refusal(deep))
+    many = str(refusal({"enum": list(range(101))}))
+    assert "100 values" in many
+    assert "DISPATCHER_SCHEMA_VALUES" in many
 
 
 def test_the_size_of_a_schema_includes_its_references() -> None:

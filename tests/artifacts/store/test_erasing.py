@@ -95,6 +95,32 @@ def test_a_put_that_was_signed_before_does_not_bring_the_bytes_back(stage: Stage
     assert not has_bytes(stage, get)
 
 
+@pytest.mark.database
+def test_a_former_tenants_bytes_are_of_no_use_to_a_new_one_with_its_id(stage: Stage) -> None:
+    """After the restore of an older database, which does not know that the id was in use."""
+    row = stored(stage)
+    row.delete()
+    now = datetime.now(UTC) + timedelta(hours=1)
+    again = promise(Wanted(row.tenant_id, SHA, len(DATA)), stage.store, now)
+    assert again.upload is not None, "its bytes have to be sent"
+    assert stage.store.find(row.key) is None
+    assert stage.send(again.upload, DATA).status_code in (200, 201)
+    later = now + timedelta(seconds=1)
+    assert promise(Wanted(row.tenant_id, SHA, len(DATA)), stage.store, later).upload is None
+
+
+@pytest.mark.database
+def test_an_object_that_came_under_a_new_row_or_from_a_run_is_taken(stage: Stage) -> None:
+    row = stored(stage)
+    row.delete()
+    now = datetime.now(UTC)
+    assert promise(Wanted(row.tenant_id, SHA, len(DATA)), stage.store, now).upload is None
+    Artifact.objects.all().delete()
+    new_output(row.tenant_id, "A" * 26, SHA, len(DATA), now=now)
+    later = now + timedelta(hours=1)
+    assert promise(Wanted(row.tenant_id, SHA, len(DATA)), stage.store, later).upload is None
+
+
 def test_a_put_stays_refused_after_the_life_of_urls_was_shortened(stage: Stage, settings: Any) -> None:
     """A row stores when its URL expires; for one of an earlier version the longest life is assumed."""
     before = settings.DISPATCHER
