@@ -288,8 +288,8 @@ class OpenWaitFilter(DropdownFilter):  # type: ignore[misc]
 class WaitPages(HistoryAdmin):
     noun = ("wait", "waits")
     about = (
-        "The inbox: questions of runs that wait for the answer of a person; a filter shows signals, too. "
-        "The page of the run has the form."
+        "Runs that wait for the answer of a person. A question leads to its form on the page of the run; a "
+        "filter shows waits for signals, too."
     )
     heavy = ("answer",)
     list_display = (
@@ -353,7 +353,7 @@ class WaitPages(HistoryAdmin):
             return "–"
         return ", ".join(named)[:80] if named else "anyone"
 
-    @column("until")
+    @column("expires in")
     def until(self, wait: Wait) -> str:
         return "–" if wait.due_at is None else span(timezone.now(), max(wait.due_at, timezone.now()))
 
