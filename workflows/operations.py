@@ -26,6 +26,7 @@ from jobs.domain.errors import IdempotencyConflict
 from jobs.limits.submit_limits import QueueLimits, admit, limits_of, quota_refusal
 from jobs.models import ApiKey, EndNotice
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import confirm_uploads
 from jobs.submission.request import KeyedRequest
 from workflows.definition.limits import definition_limits
 from workflows.definition.read import read_definition
@@ -271,6 +272,7 @@ def make_run_of(
         check_callback_url(callback_url, refused_origins(ports.registry))
     refuse_models(tenant_id, plan, key_models)
     check_inputs(plan.inputs, inputs, ports)
+    confirm_uploads(inputs, tenant_id, ports.clock.now(), ports, "/inputs")
     if _unfinished_runs(tenant_id).count() >= settings.DISPATCHER.workflow_runs:
         raise _too_many_runs()  # before it costs tokens; `insert_run` decides
     _take_tokens(tenant_id, len(plan.nodes), ports)

@@ -4,7 +4,8 @@ it. A payload without a reference costs a search for the bytes of the name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -76,12 +77,7 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
     found = refs_in(payload)
     if not found:
         return ()
-    try:
-        unusable = find_unusable(tenant_id, found, ports.artifact_store, now)
-    except StoreError as error:
-        raise ArtifactStoreUnavailable(
-            f"It is unknown whether an upload is complete. {error}", pointer=_POINTER, retry_after_seconds=5.0
-        ) from None
+    unusable = _unusable(found, tenant_id, now, ports, _POINTER)
     if NOT_UPLOADED in unusable.values():
         require_one_host(ports, pointer=_POINTER)  # else the bytes may be in another host's folder
     for artifact_id, reason in unusable.items():
@@ -89,6 +85,26 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
             _WHY[reason].format(id=artifact_id), pointer=_POINTER + pointer(found[artifact_id])
         )
     return tuple(found)
+
+
+def confirm_uploads(value: Any, tenant_id: int, now: datetime, ports: Ports, pointer: str) -> None:
+    """Note which artifacts that a value refers to have been uploaded, so that a use can keep them. Those that
+    are not there are no error. pointer: of the value. Raises ArtifactStoreUnavailable."""
+    with suppress(BadRef, TooManyRefs):
+        if found := find_refs(value, settings.DISPATCHER.max_artifact_refs):
+            _unusable(found, tenant_id, now, ports, pointer)
+
+
+def _unusable(
+    artifact_ids: Collection[str], tenant_id: int, now: datetime, ports: Ports, pointer: str
+) -> Mapping[str, str]:
+    """Do `find_unusable`. Raises ArtifactStoreUnavailable."""
+    try:
+        return find_unusable(tenant_id, artifact_ids, ports.artifact_store, now)
+    except StoreError as error:
+        raise ArtifactStoreUnavailable(
+            f"It is unknown whether an upload is complete. {error}", pointer=pointer, retry_after_seconds=5.0
+        ) from None
 
 
 def refusals_of_removed(

@@ -13,15 +13,16 @@ from django.test.utils import CaptureQueriesContext
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.refs import ref
+from artifacts.store.contract import StoreUnavailable
 from foundation.http_api.problems import Problem
 from foundation.ids import new_id
 from gpus.models import Process
-from jobs.domain.errors import ArtifactStoreOfOneHost
+from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable
 from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
 from workflows import erasing, operations
 from workflows.execution import writes
-from workflows.models import Node
+from workflows.models import Node, Run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
@@ -97,6 +98,31 @@ def test_the_artifacts_of_a_runs_inputs_stay_until_its_nodes_come_to_them(theatr
     erasing.erase_run_data(waiting.id, ports=theatre.ports)
     film.refresh_from_db()
     assert film.state == "gone"
+
+
+def test_an_uploaded_artifact_in_inputs_stays_though_no_request_has_looked_for_it_yet(
+    theatre: Theatre,
+) -> None:
+    film = make_artifact(theatre, b"film", state="promised")
+    coming = make_artifact(theatre, b"later", state="promised")
+    theatre.ports.artifact_store.remove(coming.key)
+    run = theatre.start(NODES, {"film": [ref(film.pk), ref(coming.pk)]})
+    assert list(ArtifactUse.objects.values_list("artifact_id", "run")) == [(film.pk, run.id)]
+
+
+def test_a_run_does_not_start_while_it_is_unknown_whether_its_inputs_are_uploaded(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    film = make_artifact(theatre, state="promised")
+
+    def away(_: object) -> None:
+        raise StoreUnavailable("It is away.")
+
+    monkeypatch.setattr(type(theatre.ports.artifact_store), "find", lambda _, key: away(key))
+    with pytest.raises(ArtifactStoreUnavailable, match="It is away") as refused:
+        theatre.start(NODES, {"film": ref(film.pk)})
+    assert refused.value.pointer == "/inputs"
+    assert not Run.objects.exists()
 
 
 def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(theatre: Theatre) -> None:
