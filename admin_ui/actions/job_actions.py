@@ -19,13 +19,8 @@ from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job
 from jobs.operations.erase import ERASED, erase_job_data
-from jobs.operations.jobs import (
-    cancel_job,
-    change_priority,
-    dismiss_dead_letter,
-    retry_dead_letter,
-    run_next,
-)
+from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
+from jobs.operations.queue_position import change_priority, run_next
 from jobs.operations.rerun import find_with_payload, rerun_job
 from jobs.transitions import WAITING
 

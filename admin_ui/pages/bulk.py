@@ -24,7 +24,7 @@ from gpus.models import ModelConfig, Server
 from jobs import ports
 from jobs.domain.states import JobState, is_final
 from jobs.models import Tenant
-from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 from jobs.reports.jobs import JobFilter
 from jobs.reports.retried import MAX_FOLLOWED, jobs_of_entries, retried, retried_rows
 

@@ -35,7 +35,7 @@ from admin_ui.parts.formatting import follower_link, job_badge, model_link, span
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import DEAD_LETTER, Job, JobTag, Tenant
-from jobs.operations.jobs import BulkAction
+from jobs.operations.bulk import BulkAction
 from jobs.reports.failures import dead_letter_groups
 from jobs.reports.jobs import JobFilter
 from jobs.reports.progress import read_progress

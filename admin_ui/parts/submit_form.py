@@ -11,7 +11,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextInputWi
 from foundation.http_api.problems import FieldError, Problem
 from foundation.http_client import MAX_URL_LENGTH
 from jobs.domain.errors import IdempotencyConflict, Refused
-from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
+from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY
 
 
 def new_key() -> str:

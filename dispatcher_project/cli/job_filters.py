@@ -17,7 +17,7 @@ from dispatcher_project.cli.screen import progress
 from foundation.moments import read_moment
 from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
-from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, dismiss_jobs, retry_jobs
 from jobs.reports.jobs import JobFilter
 
 PAGE_JOBS = 200

@@ -14,7 +14,7 @@ from foundation.http_api.openapi import Instant, Problem
 from gpus.api.answers import Live, page_of
 from jobs.api import bodies
 from jobs.domain.states import AttemptState, JobState
-from jobs.operations.jobs import BULK_LIMIT
+from jobs.operations.bulk import BULK_LIMIT
 from jobs.reports.jobs import ATTEMPTS_SHOWN
 from jobs.reports.usage import UsageBy
 from jobs.submission.request import Outcome as SubmitOutcome

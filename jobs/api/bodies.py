@@ -28,7 +28,7 @@ from jobs.domain.access import Scope
 from jobs.domain.states import JobState
 from jobs.models import ApiKey
 from jobs.models.tenant import rule_bounds, rule_text
-from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
+from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.operations.tenants import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 from jobs.submission.request import BatchItem, Submit
 

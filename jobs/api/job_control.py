@@ -19,18 +19,9 @@ from gpus.api.base import actor, read_optional_body
 from jobs.api import answers, bodies
 from jobs.api.base import OperatorView, job_summaries, require_visible, shown_job, visible_job
 from jobs.api.parameters import FILTERS, JOB_ID, JobPages, body_filter, query_filter
-from jobs.operations.jobs import (
-    BulkAction,
-    BulkOutcome,
-    cancel_jobs,
-    change_priority,
-    count,
-    dismiss_dead_letter,
-    dismiss_jobs,
-    retry_dead_letter,
-    retry_jobs,
-    run_next,
-)
+from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
+from jobs.operations.queue_position import change_priority, run_next
 from jobs.reports.failures import GROUPS, dead_letter_groups
 from jobs.reports.jobs import JobFilter, dead_letters
 

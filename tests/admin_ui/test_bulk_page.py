@@ -13,7 +13,7 @@ from admin_ui.pages import bulk
 from admin_ui.pages.bulk import query_of_list
 from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
-from jobs.operations.jobs import BulkAction
+from jobs.operations.bulk import BulkAction
 from tests.admin_ui.rows import NOW, fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "fake_ports")]

@@ -13,7 +13,8 @@ from django.utils import timezone
 from artifacts.models import ArtifactUse
 from jobs.domain.errors import NotDeadLetter, RunWasCancelled
 from jobs.models import Callback, EndNotice, Job
-from jobs.operations.jobs import BulkAction, cancel_job, count, retry_dead_letter, retry_jobs
+from jobs.operations.bulk import BulkAction, count, retry_jobs
+from jobs.operations.jobs import cancel_job, retry_dead_letter
 from jobs.reports.jobs import JobFilter
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states

@@ -14,7 +14,7 @@ from gpus.registry import controls
 from gpus.registry.index_sync import mirror
 from gpus.registry.registry import remove_server
 from jobs.models import Job, Tenant
-from jobs.operations.jobs import change_priority, run_next
+from jobs.operations.queue_position import change_priority, run_next
 from jobs.operations.tenants import change_rules
 from jobs.ports import Ports
 from jobs.transitions import WAITING

@@ -13,7 +13,8 @@ from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs.domain.errors import NotCancellable
 from jobs.models import Job
-from jobs.operations.jobs import BulkAction, CancelOutcome, cancel_job, count, slot_held_until
+from jobs.operations.bulk import BulkAction, count
+from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
 from jobs.reports.jobs import JobFilter
 
 SOME_REFUSED = 1

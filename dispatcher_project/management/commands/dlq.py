@@ -21,12 +21,8 @@ from jobs.api.representations import nodes_of_jobs, run_id_of
 from jobs.domain.errors import NotDeadLetter, RunWasCancelled
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.operations.jobs import (
-    BulkAction,
-    count,
-    dismiss_dead_letter,
-    retry_dead_letter,
-)
+from jobs.operations.bulk import BulkAction, count
+from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
 from jobs.reports.failures import DeadLetterGroup, dead_letter_groups
 from jobs.reports.jobs import JobFilter
 from jobs.reports.retried import Retried, jobs_of_entries, wait_for_retried

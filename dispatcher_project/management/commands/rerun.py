@@ -13,7 +13,7 @@ from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
 from gpus.registry.audit import cli_actor
 from jobs import ports
-from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
+from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.operations.rerun import find_with_payload, rerun_job
 
 

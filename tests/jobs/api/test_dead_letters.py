@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.models import Job
-from jobs.operations.jobs import retry_jobs
+from jobs.operations.bulk import retry_jobs
 from tests.support.api_jobs import ids, make_job
 from tests.support.api_world import Account, ApiWorld
 from tests.support.problems import problem

@@ -15,19 +15,10 @@ from jobs.domain.errors import NotCancellable
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.operations import jobs as job_operations
-from jobs.operations.jobs import (
-    BulkAction,
-    BulkOutcome,
-    JobFilter,
-    cancel_job,
-    cancel_jobs,
-    count,
-    dismiss_dead_letter,
-    dismiss_jobs,
-    retry_dead_letter,
-    retry_jobs,
-)
+from jobs.operations import bulk as bulk_operations
+from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
+from jobs.reports.jobs import JobFilter
 from jobs.reports.retried import jobs_of_entries
 from jobs.transitions import End
 from tests.support.factories import make_job, make_running, make_tenant
@@ -196,7 +187,7 @@ def test_a_retry_without_a_filter_leaves_client_errors_alone() -> None:
 
 @pytest.mark.parametrize("deed", [retry_jobs, dismiss_jobs])
 def test_a_call_does_a_bounded_number_and_says_what_remains(deed, monkeypatch):
-    monkeypatch.setattr(job_operations, "_BATCH", 2)
+    monkeypatch.setattr(bulk_operations, "_BATCH", 2)
     for _ in range(5):
         make_dead_letter()
     assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(3, 2, 0)
@@ -214,14 +205,14 @@ def test_the_oldest_failures_are_retried_first():
 @pytest.mark.database
 def test_jobs_that_changed_meanwhile_are_counted_as_refused(monkeypatch):
     jobs = [make_job() for _ in range(3)]
-    real = job_operations.move_to_cancelled
+    real = bulk_operations.move_to_cancelled
 
     def one_is_over(job_id, ports, **by):
         if job_id == jobs[1].id:
             raise NotCancellable
         return real(job_id, ports, **by)
 
-    monkeypatch.setattr(job_operations, "move_to_cancelled", one_is_over)
+    monkeypatch.setattr(bulk_operations, "move_to_cancelled", one_is_over)
     done = cancel_jobs(JobFilter(), by=BY, ports=make_ports())
     assert (done.done, done.refused) == (2, 1)
 
@@ -245,7 +236,7 @@ def test_the_audit_entry_is_written_before_the_first_job_is_changed(monkeypatch)
     def die(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job_operations, "open_rounds", die)
+    monkeypatch.setattr(bulk_operations, "open_rounds", die)
     with pytest.raises(KeyboardInterrupt):
         retry_jobs(JobFilter(), by=BY, ports=make_ports())
     assert AuditEntry.objects.count() == 1

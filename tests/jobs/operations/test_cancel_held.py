@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from jobs.operations import jobs as job_operations
+from jobs.operations import bulk
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.reports.jobs import JobFilter
 from jobs.sweeps import cancelling
@@ -23,7 +23,7 @@ def cancel(hands: Hands, job: object) -> None:
 
 
 def cancel_many(hands: Hands, job: object) -> None:
-    outcome = job_operations.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
+    outcome = bulk.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
     assert outcome.done >= 1
 
 
@@ -78,5 +78,5 @@ def test_a_bulk_cancel_takes_jobs_that_wait_whose_cancel_was_asked_for(hands: Ha
     """They went back into the line, and no sweep came by yet."""
     job = hands.submit()
     type(job).objects.filter(id=job.id).update(cancel_requested_at=hands.clock.now())
-    outcome = job_operations.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
+    outcome = bulk.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
     assert (outcome.done, outcome.remaining, state(job)) == (1, 0, "cancelled")

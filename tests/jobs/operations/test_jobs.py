@@ -10,12 +10,7 @@ from jobs.domain.errors import NotCancellable, NotDeadLetter
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.operations.jobs import (
-    CancelOutcome,
-    cancel_job,
-    dismiss_dead_letter,
-    retry_dead_letter,
-)
+from jobs.operations.jobs import CancelOutcome, cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.transitions import End
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START, Told, make_ports

@@ -13,7 +13,8 @@ from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
 from jobs.index_rebuild.tickets import waiting_tickets
 from jobs.models import Event, Job
-from jobs.operations.jobs import cancel_job, change_priority, run_next
+from jobs.operations.jobs import cancel_job
+from jobs.operations.queue_position import change_priority, run_next
 from tests.jobs.execution.by_hand import by_hand, order_of
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import AbsentLeases, Told, make_ports

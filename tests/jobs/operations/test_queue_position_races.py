@@ -12,8 +12,9 @@ from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
 from jobs.execution.follow_ups import push_tickets
 from jobs.models import Event, Job
-from jobs.operations import jobs as job_operations
-from jobs.operations.jobs import CancelOutcome, cancel_job, change_priority
+from jobs.operations import queue_position
+from jobs.operations.jobs import CancelOutcome, cancel_job
+from jobs.operations.queue_position import change_priority
 from jobs.sweeps import reconcile
 from tests.jobs.execution.by_hand import by_hand, order_of
 from tests.support.by_process import run_sweep
@@ -36,7 +37,7 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
         claims.append(shop.leases.claim("m", worker="other", attempt_id="a" * 26))
         return real(*given)
 
-    monkeypatch.setattr(job_operations.transitions, "change_place", slowly)
+    monkeypatch.setattr(queue_position.transitions, "change_place", slowly)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert claims == [None]
     assert order_of(hands) == [job.id]
@@ -55,7 +56,7 @@ def test_a_row_that_changed_meanwhile_is_read_again(shop, monkeypatch):
             push_tickets("main", "m", [Job.objects.get(id=job.id).ticket], hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(job_operations.transitions, "change_place", late)
+    monkeypatch.setattr(queue_position.transitions, "change_place", late)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert Job.objects.get(id=job.id).priority == 1
     assert hands.waiting() == 1
@@ -71,7 +72,7 @@ def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch
         cancel_job(job.id, ports=hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(job_operations.transitions, "change_place", late)
+    monkeypatch.setattr(queue_position.transitions, "change_place", late)
     with pytest.raises(NotWaiting):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
@@ -84,7 +85,7 @@ def test_a_move_that_the_database_refuses_leaves_the_ticket_at_its_place(shop, m
     def fail(*given):
         raise OperationalError("no")
 
-    monkeypatch.setattr(job_operations.transitions, "change_place", fail)
+    monkeypatch.setattr(queue_position.transitions, "change_place", fail)
     with pytest.raises(OperationalError):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert shop.leases.has_tickets("m", [job.ticket]) == [True]
@@ -102,8 +103,8 @@ def test_the_reconciler_repairs_a_move_whose_process_died_in_between(shop, monke
         raise Died
 
     if after == "remove":
-        monkeypatch.setattr(job_operations.transitions, "change_place", die)
-    monkeypatch.setattr(job_operations.follow_ups, "push_waiting", die)
+        monkeypatch.setattr(queue_position.transitions, "change_place", die)
+    monkeypatch.setattr(queue_position.follow_ups, "push_waiting", die)
     with pytest.raises(Died):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert hands.waiting() == 0
