@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 
 from artifacts.keys import ObjectKey
 from artifacts.store.contract import (
@@ -48,6 +49,10 @@ PART_BYTES = 64 * 1024 * 1024
 _UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
 _TENANT = re.compile(r"[1-9][0-9]{0,18}\Z")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}\Z")
+
+
+class _NotMounted(StoreUnavailable):
+    """Another folder is in the place of the store's."""
 
 
 class LocalStore:
@@ -303,6 +308,11 @@ class LocalStore:
             os.close(descriptor)
             self._folder.discard(name)
             free = self._folder.free_bytes()
+        except _NotMounted as error:
+            return (
+                f"{self.root}: {error} A new, empty store is "
+                f"declared, as the user of the services, by: mkdir -p {quote(str(self.root / TEMPORARY))}"
+            )
         except StoreError as error:
             return f"{self.root}: {error}"
         if free <= self._reserve_bytes:
@@ -315,9 +325,9 @@ class LocalStore:
     def _require_new(self) -> None:
         """Raise StoreUnavailable for an empty folder in the place of one with objects."""
         if self._has_objects():
-            raise StoreUnavailable(
+            raise _NotMounted(
                 "The store's folder is missing or empty, and the database knows artifacts in it: is its disk "
-                f"mounted? A folder {TEMPORARY!r} in it declares a new, empty store."
+                "mounted? The operator's command `doctor` says how to declare a new, empty store."
             )
 
     def _require_room(self, size: int) -> None:

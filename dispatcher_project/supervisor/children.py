@@ -78,6 +78,7 @@ def settings_environment(
         "DATABASE_URL": given.get("DATABASE_URL") or f"sqlite:///{quote(str(folder.path / 'db.sqlite3'))}",
         "DISPATCHER_PUBLIC_URL": given.get("DISPATCHER_PUBLIC_URL") or url(host, port),
         "DISPATCHER_CALLBACK_NETWORKS": given.get("DISPATCHER_CALLBACK_NETWORKS", _LOOPBACK_NETWORKS),
+        **{name: given.get(name, "") for name in ("DISPATCHER_ARTIFACT_STORE", "DISPATCHER_ARTIFACT_URL")},
     }
 
 

@@ -65,6 +65,15 @@ def test_given_urls_replace_the_embedded_parts(folder: DataFolder) -> None:
     assert made["BROKER_URL"] == "redis://r/0"
 
 
+def test_commands_of_a_named_folder_use_the_store_of_its_up(folder: DataFolder) -> None:
+    """Whatever their own environment says."""
+    names = ("DISPATCHER_ARTIFACT_STORE", "DISPATCHER_ARTIFACT_URL")
+    given = {"DISPATCHER_ARTIFACT_STORE": "s3://films", "DISPATCHER_ARTIFACT_URL": "https://files"}
+    for environment in (given, {}):
+        made = settings_environment(folder, host="127.0.0.1", port=8000, given=environment)
+        assert {name: made[name] for name in names} == {name: environment.get(name, "") for name in names}
+
+
 def test_embedded_parts_have_urls_for_each_library(folder: DataFolder) -> None:
     made = settings_environment(folder, host="0.0.0.0", port=80, given={})
     socket = folder.sockets / "valkey.sock"

@@ -227,7 +227,11 @@ def test_a_folder_that_is_not_mounted_takes_no_upload(acme: Account, store: Loca
     ):
         with pytest.raises(StoreUnavailable, match="is its disk mounted"):
             write()
-    assert "is its disk mounted" in store.check()
+    assert store.check().endswith(f"as the user of the services, by: mkdir -p {root}/tmp")
+    refused = promise(acme, b"refused", parts=True)
+    assert (refused.status_code, refused.json()["code"]) == (503, "artifact_store_unavailable")
+    assert "`doctor`" in refused.json()["detail"]
+    assert str(root) not in refused.json()["detail"], "clients read no paths of the host"
     assert list(root.iterdir()) == []
     (root / "tmp").mkdir()  # the operator declares a new store
     store.write(other, 5, [b"other"])
