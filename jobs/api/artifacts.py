@@ -228,7 +228,7 @@ def visible_artifact(request: Request, artifact_id: str) -> Artifact:
             404, "unknown_artifact", "There is no such artifact, or it is not yours.", errors=[error]
         )
     if row.state == Artifact.State.GONE:
-        raise Problem(410, "artifact_gone", "The artifact was removed.")
+        raise Problem(410, "artifact_gone", "The artifact was erased, deleted, or unused for too long.")
     return row  # type: ignore[no-any-return]
 
 

@@ -110,12 +110,13 @@ class _Parts:
     def value(self) -> Any:
         """Return the JSON value of the part `job`. Raises Problem."""
         if self._job is None:
+            as_file = " It was sent as a file: leave its file name out." if JOB in self.files else ""
             raise validation_problem(
                 [
                     FieldError(
                         f"/{JOB}",
                         "required",
-                        f"The form needs a part {JOB!r}: the JSON of a submit, no file.",
+                        f"The form needs a part {JOB!r}: the JSON of a submit.{as_file}",
                     )
                 ]
             )

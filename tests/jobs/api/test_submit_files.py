@@ -349,6 +349,15 @@ def test_a_form_without_a_boundary_is_refused(acme: Account, kind: str) -> None:
     assert answer.status_code in (400, 415), answer.content
 
 
+def test_a_job_that_is_sent_as_a_file_is_named_as_such(acme: Account) -> None:
+    answer = send(acme, part("job", "{}", filename="job.json") + END)
+    (error,) = answer.json()["errors"]
+    assert (answer.status_code, error["pointer"], error["code"]) == (422, "/job", "required")
+    assert "It was sent as a file: leave its file name out." in error["detail"]
+    (error,) = send(acme, FILE_PART + END).json()["errors"]
+    assert "sent as a file" not in error["detail"]
+
+
 def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, max_form_bytes=1000, max_payload_bytes=1000)
     large = form(acme, {"a": {"$file": "f"}}, {"f": bytes(100_000)})
