@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.db import DatabaseError
-from django.db.models import F, Value
+from django.db.models import F, QuerySet, Value
 from django.db.models.functions import Least
 
 from foundation.ids import made_at
@@ -80,6 +80,8 @@ class Ledger:
     triggers: dict[str, list[str]] = field(default_factory=dict)
     backfills: dict[str, list[Backfilled]] = field(default_factory=dict)
     deleted_at: float = math.inf
+    changes: int = 0
+    """How many changes people have begun."""
 
 
 class SchedulePeople:
@@ -122,11 +124,31 @@ class SchedulePeople:
             if ledger.deleted_at < math.inf:
                 again += 1
                 ledger = self._create(tenant, name, again)
-        world.operate(partial(self._finish, ledger))
+        self._operate(ledger, partial(self._finish, ledger))
         self._working -= 1
 
+    def _operate(self, ledger: Ledger, change: Callable[[Ports], object]) -> None:
+        """Carry out a change, again until it succeeds. A request without an answer that is served once the
+        next change has begun does nothing, like one whose client has hung up."""
+        world = self._world
+        ledger.changes += 1
+        number = ledger.changes
+
+        def request(ports: Ports) -> None:
+            if ledger.changes == number:
+                change(ports)
+
+        while True:
+            try:
+                return world.web.call(request)  # type: ignore[no-any-return]
+            except Exception as error:
+                world.scheduler.note("people", f"failed: {error}")
+                world.scheduler.sleep(1.0)
+
     def _finish(self, ledger: Ledger, ports: Ports) -> None:
-        rows = Schedule.objects.filter(tenant_id=ledger.tenant, name=ledger.name)
+        rows = _rows(ledger)
+        if not rows.exists():  # the database has lost it
+            self._put(ledger, len(ledger.rules) - 1, {}, ports)
         next_at = Least(F("next_at"), Value(self._end_at))
         rows.update(end_at=self._end_at, next_at=next_at, version=F("version") + 1)
         ledger.rules[-1].timetable = rows.get().timetable
@@ -147,12 +169,12 @@ class SchedulePeople:
         if kind in ("cron", "zone"):
             zone = self._zone if kind == "zone" else "UTC"
             changes = {"cron": chance.choice(CRONS), "timezone": zone}
-        world.operate(partial(self._put, ledger, number, changes))
+        self._operate(ledger, partial(self._put, ledger, number, changes))
         rule.done_at = world.scheduler.now
 
     def _put(self, ledger: Ledger, number: int, changes: dict[str, Any], ports: Ports) -> None:
         """Store a rule. changes: of the timetable; `every`: a period, shorter than clients may ask for."""
-        stored = Schedule.objects.filter(tenant_id=ledger.tenant, name=ledger.name).first()
+        stored = _rows(ledger).first()
         every, cron, zone = 10.0, "", "UTC"
         if stored is not None and not {"every", "cron"} & changes.keys():
             every, cron, zone = stored.every_seconds or every, stored.cron, stored.timezone
@@ -180,26 +202,28 @@ class SchedulePeople:
         ledger.rules[number].timetable = put_schedule(row).schedule.timetable
 
     def _pause(self, ledger: Ledger) -> None:
-        world = self._world
+        self._change(ledger, pause_schedule)
+        self._world.scheduler.sleep(self._chance.uniform(0.5, 10.0))
+        self._change(ledger, resume_schedule)
 
-        def switch(change: Callable[..., object], ports: Ports) -> None:
-            change(find_schedule(ledger.tenant, ledger.name), ports=ports)
+    def _change(self, ledger: Ledger, change: Callable[..., object]) -> None:
+        """Change a schedule, unless the database has lost it."""
 
-        world.operate(partial(switch, pause_schedule))
-        world.scheduler.sleep(self._chance.uniform(0.5, 10.0))
-        world.operate(partial(switch, resume_schedule))
+        def changed(ports: Ports) -> None:
+            for found in _rows(ledger):
+                change(found, ports=ports)
+
+        self._operate(ledger, changed)
 
     def _delete(self, ledger: Ledger) -> None:
         """Delete the schedule; the next one has its name."""
         if self._chance.random() < 0.5:
             return
 
-        def delete(ports: Ports) -> None:
-            found = Schedule.objects.filter(tenant_id=ledger.tenant, name=ledger.name).first()
-            if found is not None:
-                delete_schedule(found)
+        def delete(found: Schedule, *, ports: Ports) -> None:
+            delete_schedule(found)
 
-        self._world.operate(delete)
+        self._change(ledger, delete)
         ledger.deleted_at = self._world.scheduler.now
 
     def _trigger(self, ledger: Ledger) -> None:
@@ -240,10 +264,7 @@ class SchedulePeople:
             world.scheduler.spawn(world.outside, send)
 
     def _cancel_backfills(self, ledger: Ledger) -> None:
-        def cancel(ports: Ports) -> None:
-            cancel_backfills(find_schedule(ledger.tenant, ledger.name), ports=ports)
-
-        self._world.operate(cancel)
+        self._change(ledger, cancel_backfills)
 
     def _ask(self, request: Callable[[Ports], T]) -> Sequence[T]:
         """Send a request, again if its answer is lost. Return the answer; nothing if there was none, or if
@@ -285,6 +306,10 @@ class SchedulePeople:
         for job in Job.objects.filter(**{f"payload__{EDITED}": ledger.mark}):
             if made_at(job.id) - START.timestamp() > ledger.deleted_at + LATE:
                 yield f"deleted: {ledger.mark} was at {ledger.deleted_at:.2f}, and started {job.id} later"
+
+
+def _rows(ledger: Ledger) -> QuerySet[Schedule]:
+    return Schedule.objects.filter(tenant_id=ledger.tenant, name=ledger.name)
 
 
 def _judge_starts(ledger: Ledger, firings: Sequence[Firing]) -> Iterator[str]:
