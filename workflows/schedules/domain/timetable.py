@@ -7,6 +7,7 @@ that hour is over; one in the hour that comes twice is due once, in the first of
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -21,6 +22,9 @@ CRON_FIELDS = 5
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 """No due times before and after: near the ends of Python's years a search overflows, and one through
 thousands of years takes seconds."""
+_WRONG_ORDINAL = re.compile(r"(?<!1)([123])th\b")
+_ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
+"""cronsim has 21th, 22th and 23th."""
 find_zone: Callable[[str], tzinfo] = ZoneInfo
 """The source of time zones; the simulation replaces it."""
 _NO_ZONES = ("localtime", "posixrules", "posix/", "right/")
@@ -129,7 +133,7 @@ class Timetable:
 def words_of(cron: str) -> str:
     """Return a cron expression in words, such as "At 06:00"."""
     words: str = CronSim(cron, datetime(2024, 1, 1)).explain()
-    return words
+    return _WRONG_ORDINAL.sub(lambda found: found[1] + _ENDINGS[found[1]], words)
 
 
 def jitter_of(key: str, jitter_seconds: float) -> timedelta:

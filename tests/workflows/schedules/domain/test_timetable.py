@@ -120,3 +120,5 @@ def test_jitter_depends_on_the_name_alone() -> None:
 
 def test_a_cron_expression_in_words() -> None:
     assert words_of("0 6 * * 1-5") == "At 06:00 on Monday through Friday"
+    days = [words_of(f"0 0 {day} * *").split()[4] for day in (11, 12, 13, 21, 22, 23, 30, 31)]
+    assert days == ["11th", "12th", "13th", "21st", "22nd", "23rd", "30th", "31st"]
