@@ -310,16 +310,25 @@ class WorkflowCalls(Calls):
         request = Request("DELETE", f"{_run_path(run_id)}/data", self._timeout_seconds)
         return await self._api.send(request, lambda document: read_answer(RunDataErased, document))
 
-    async def answer(self, run_id: str, key: str, answer: Any) -> Run:
-        """Answer a human node. key: such as ``best``, or ``best[3]``.
+    async def answer(
+        self,
+        run_id: str,
+        key: str,
+        answer: Any,
+        *,
+        round: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Run:
+        """Answer a human node. key: such as ``best``, or ``best[3]``. round: of the node that asks, as in
+        `RunNode.round`: a node that was restarted since is not answered; None: any.
 
-        The same answer again by the same API key changes nothing, so tries of this call after a lost response
-        do no harm. Raises `Conflict` if there is another answer, `NotAllowed` if the node names other keys in
-        `answer_by`, `Problem` (410) if the time for it is over, `Invalid` for an answer that is none of the
-        choices or does not match the form."""
-        return await self._post(
-            f"{_run_path(run_id)}/waits/{quote(key, safe='')}", _read_run, {"answer": answer}
-        )
+        All tries carry one idempotency key (a new one by default): after a lost response they answer no
+        further question. Raises `Conflict` if there is another answer or round, `NotAllowed` if the node
+        names other keys in `answer_by`, `Problem` (410) if the time for it is over, `Invalid` for an answer
+        that is none of the choices or does not match the form."""
+        sent = {"answer": answer} if round is None else {"answer": answer, "round": round}
+        headers = {"Idempotency-Key": key_of_request(idempotency_key)}
+        return await self._post(f"{_run_path(run_id)}/waits/{quote(key, safe='')}", _read_run, sent, headers)
 
     async def signal(
         self,

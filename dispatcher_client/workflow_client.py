@@ -139,9 +139,19 @@ class Workflows:
         """Erase what a run that has ended and its jobs were given and made. Raises `Conflict`."""
         return run_blocking(self._calls.erase(run_id))
 
-    def answer(self, run_id: str, key: str, answer: Any) -> Run:
-        """Answer a human node. Raises `Conflict`, `Invalid`."""
-        return run_blocking(self._calls.answer(run_id, key, answer))
+    def answer(
+        self,
+        run_id: str,
+        key: str,
+        answer: Any,
+        *,
+        round: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Run:
+        """Answer a human node, exactly once. round: only in this one. Raises `Conflict`, `Invalid`."""
+        return run_blocking(
+            self._calls.answer(run_id, key, answer, round=round, idempotency_key=idempotency_key)
+        )
 
     def signal(
         self,

@@ -361,8 +361,8 @@ class Wait(models.Model):
 
 
 class SentSignal(models.Model):
-    """A signal that was sent with an Idempotency-Key. fingerprint: of the request. taken: nodes that took it.
-    Written in the transaction that ends their waits; deleted by the sweep `old_signals`."""
+    """A signal or an answer that was sent with an Idempotency-Key. fingerprint: of the request. taken: nodes
+    that took it. Written in the transaction that ends their waits; deleted by the sweep `old_signals`."""
 
     tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=255)

@@ -36,6 +36,7 @@ from workflows.domain.errors import (
     NothingToRestart,
     NotWaitingForAnswer,
     NotYours,
+    OtherRound,
     RunErased,
     RunFinished,
     RunNotFinished,
@@ -59,6 +60,7 @@ from workflows.execution.retried import refuse_unwanted
 from workflows.execution.runs import check_inputs, check_value, find_version, new_run
 from workflows.execution.waits import size_of_answer, write_ends
 from workflows.models import INLINE_PREFIX, Node, Run, RunEvent, Version, Wait, Workflow, follower_of, tags_of
+from workflows.sent_keys import earlier_sent, note_key
 
 RESERVED_NAME = "runs"
 """No workflow can have this name: `POST /workflows/runs` starts inline runs."""
@@ -534,31 +536,78 @@ def may_answer(wait: Wait, key_name: str | None) -> bool:
     return named is None or key_name is None or key_name in named
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer that was taken. replayed: that of an earlier request with the same key."""
+
+    replayed: bool = False
+
+
 def answer_wait(
-    run: Run, key: str, answer: Any, *, by: str, ports: Ports, key_name: str | None = None
-) -> None:
+    run: Run,
+    key: str,
+    answer: Any,
+    *,
+    by: str,
+    ports: Ports,
+    key_name: str | None = None,
+    round_number: int | None = None,
+    request: KeyedRequest | None = None,
+) -> Answered:
     """Answer a human node of a run. key: of the node, such as ``best`` or ``best[3]``.
 
     Exactly one of several concurrent answers is taken; the same one again by the same actor changes nothing,
     so that it can be sent again when its response was lost. by: the actor. key_name: of the API key; None: an
-    operator, whose answer is audited. Raises UnknownNode, NotYours, NotWaitingForAnswer, WaitExpired,
-    AnswerInvalid, AnswerTooLarge.
+    operator, whose answer is audited. round_number: of the node whose question it answers; None: the newest.
+    request: with its Idempotency-Key: repeated, it answers no further question. Raises UnknownNode, NotYours,
+    NotWaitingForAnswer, OtherRound, WaitExpired, AnswerInvalid, AnswerTooLarge, TooManySignals,
+    IdempotencyConflict.
     """
-    node = Node.objects.filter(run=run, key=key).order_by("-round").first()
-    if node is None:
-        raise UnknownNode(f"The run has no node {key[:80]}. {_open_questions(run)}")
-    wait = Wait.objects.select_related("node").filter(node=node, kind=NodeKind.HUMAN.value).first()
-    if wait is None:
-        raise NotWaitingForAnswer
+    if request is not None and earlier_sent(run.tenant_id, request) is not None:
+        return Answered(replayed=True)
+    wait, newest_round = _asked_wait(run, key, round_number)
     if not may_answer(wait, key_name):
         raise NotYours
-    if wait.answered_at is None:
+    if wait.answered_at is None and wait.node.round == newest_round:
         _check_answer(wait, answer, ports)
-        if _take_answer(wait, answer, by=by, is_audited=key_name is None, ports=ports):
-            return
+        try:
+            is_audited = key_name is None
+            if _take_answer(run, wait, answer, by=by, is_audited=is_audited, request=request, ports=ports):
+                return Answered()
+        except IntegrityError:
+            if request is None or earlier_sent(run.tenant_id, request) is None:
+                raise
+            return Answered(replayed=True)  # another request with this key was faster
         wait.refresh_from_db()
-    if wait.answered_by != by[:200] or not same_value(wait.answer, answer):
-        raise NotWaitingForAnswer
+    if wait.answered_by == by[:200] and same_value(wait.answer, answer):
+        return Answered()
+    if wait.node.round != newest_round:
+        raise OtherRound(
+            f"The answer is for round {wait.node.round} of the node, which was restarted since: it is in "
+            f"round {newest_round}.",
+            pointer="/round",
+        )
+    raise NotWaitingForAnswer
+
+
+def _asked_wait(run: Run, key: str, round_number: int | None) -> tuple[Wait, int]:
+    """Return the wait of a human node in a round, and the node's newest round. round_number: None: that one.
+    Raises UnknownNode, NotWaitingForAnswer, OtherRound."""
+    nodes = Node.objects.filter(run=run, key=key).order_by("-round")
+    newest = nodes.values_list("round", flat=True).first()
+    if newest is None:
+        raise UnknownNode(f"The run has no node {key[:80]}. {_open_questions(run)}")
+    waits = Wait.objects.select_related("node").filter(
+        node__run=run, node__key=key, kind=NodeKind.HUMAN.value
+    )
+    wait = waits.filter(node__round=newest if round_number is None else round_number).first()
+    if wait is not None:
+        return wait, newest
+    if round_number not in (None, newest):
+        raise OtherRound(
+            f"The node has no question in that round; it is in round {newest}.", pointer="/round"
+        )
+    raise NotWaitingForAnswer
 
 
 def _check_answer(wait: Wait, answer: Any, ports: Ports) -> None:
@@ -575,10 +624,25 @@ def _check_answer(wait: Wait, answer: Any, ports: Ports) -> None:
         check_value(wait.options["form"], answer, ports, "/answer")
 
 
-def _take_answer(wait: Wait, answer: Any, *, by: str, is_audited: bool, ports: Ports) -> bool:
-    """End a wait by an answer; False if it has ended."""
+def _take_answer(
+    run: Run,
+    wait: Wait,
+    answer: Any,
+    *,
+    by: str,
+    is_audited: bool,
+    request: KeyedRequest | None,
+    ports: Ports,
+) -> bool:
+    """End a wait by an answer; False if it has ended. Raises IntegrityError if another request with the key
+    was faster, TooManySignals."""
+    now = ports.clock.now()
     with write_lock(1), transaction.atomic():
-        followers = write_ends([wait], NodeState.COMPLETED, answer, by=by, now=ports.clock.now())
+        followers = write_ends([wait], NodeState.COMPLETED, answer, by=by, now=now)
+        if followers and request is not None:
+            sent = note_key(run.tenant_id, request, now)
+            sent.taken = 1
+            sent.save(update_fields=["taken"])
         if followers and is_audited:
             record(by, "answer_wait", f"run:{wait.node.run_id}", node=wait.node.key)
     ports.wake_followers(followers)

@@ -8,25 +8,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from foundation.database.connections import write_lock
-from foundation.database.row_limits import free_places
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
-from jobs.domain.errors import IdempotencyConflict, Refused
+from jobs.domain.errors import Refused
 from jobs.ports import Ports
 from jobs.submission.request import KeyedRequest
-from workflows.domain.errors import SignalTooLarge, TooManySignals
+from workflows.domain.errors import SignalTooLarge
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState
 from workflows.execution.runs import check_value
 from workflows.execution.waits import size_of_answer, write_ends
-from workflows.models import SentSignal, Wait
+from workflows.models import Wait
+from workflows.sent_keys import earlier_sent, note_key
 
 _BATCH = 500
 """Waits of one statement, and runs of one hint."""
@@ -116,7 +116,7 @@ class _Signal:
         Raises IntegrityError if another request with the key was faster."""
         ended = list[str]()
         with write_lock(len(waits)), transaction.atomic():
-            sent = None if self.key is None else _note(self.tenant_id, self.key, now)
+            sent = None if self.key is None else note_key(self.tenant_id, self.key, now)
             for first in range(0, len(waits), _BATCH):
                 batch = waits[first : first + _BATCH]
                 ended += write_ends(batch, NodeState.COMPLETED, self.body, by="signal", now=now)
@@ -140,28 +140,7 @@ def _refusal(schema: Any, body: Any, ports: Ports) -> Refused | None:
     return None
 
 
-def _note(tenant_id: int, key: KeyedRequest, now: datetime) -> SentSignal:
-    """Insert the row of a key. Raises IntegrityError, TooManySignals."""
-    limits = settings.DISPATCHER
-    kept = SentSignal.objects.filter(
-        tenant_id=tenant_id, sent_at__gte=now - timedelta(seconds=limits.workflow_signal_key_seconds)
-    )
-    if free_places(f"signals of {tenant_id}", kept, limits.workflow_signal_keys) <= 0:
-        raise TooManySignals(
-            f"A tenant may send {limits.workflow_signal_keys} signals with an Idempotency-Key "
-            f"(DISPATCHER_WORKFLOW_SIGNAL_KEYS) in {limits.workflow_signal_key_seconds:g} seconds. Send it "
-            "without a key, or later."
-        )
-    return SentSignal.objects.create(
-        tenant_id=tenant_id, key=key.key, fingerprint=key.fingerprint, sent_at=now
-    )
-
-
 def _earlier(tenant_id: int, key: KeyedRequest) -> TakenSignal | None:
     """Return what an earlier request with this key did. Raises IdempotencyConflict for another request."""
-    sent = SentSignal.objects.filter(tenant_id=tenant_id, key=key.key).first()
-    if sent is None:
-        return None
-    if sent.fingerprint != key.fingerprint:
-        raise IdempotencyConflict
-    return TakenSignal(sent.taken, replayed=True)
+    sent = earlier_sent(tenant_id, key)
+    return None if sent is None else TakenSignal(sent.taken, replayed=True)

@@ -199,7 +199,14 @@ class WaitForms(RunActions, RowPage):
         sent, by = request.POST.dict(), actor(request)
         try:
             value = read_answer(wait, sent)
-            operations.answer_wait(run, wait.node.key, value, by=by, ports=ports.production_ports())
+            operations.answer_wait(
+                run,
+                wait.node.key,
+                value,
+                by=by,
+                round_number=wait.node.round,
+                ports=ports.production_ports(),
+            )
         except (Unreadable, Refused) as refusal:
             errors = _errors(refusal, "/answer")
             if errors is None:

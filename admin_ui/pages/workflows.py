@@ -430,7 +430,7 @@ class RunTagPages(HistoryAdmin):
 
 @admin.register(SentSignal)
 class SentSignalPages(HistoryAdmin):
-    about = "Signals that were sent with an Idempotency-Key, each of which has an effect once."
+    about = "Signals and answers that were sent with an Idempotency-Key: each has an effect once."
     list_display = ("key", "tenant", "taken", "sent_at")
     list_select_related = ("tenant",)
     search_fields = ("key__exact",)

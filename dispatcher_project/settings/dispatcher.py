@@ -116,9 +116,9 @@ class DispatcherSettings:
     """Most bytes of all copies of a signal's body: each node that takes it has one. A larger signal gets
     413."""
     workflow_signal_keys: int = 100_000
-    """Most signals with an Idempotency-Key of a tenant that are kept; a further one gets 429."""
+    """Most signals and answers with an Idempotency-Key of a tenant that are kept; a further one gets 429."""
     workflow_signal_key_seconds: float = 86_400.0
-    """How long the Idempotency-Key of a signal is kept."""
+    """How long the Idempotency-Key of a signal or answer is kept."""
     schedules: int = 10_000
     """Most schedules of a tenant."""
     schedule_min_seconds: float = 10.0

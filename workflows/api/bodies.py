@@ -13,6 +13,8 @@ from workflows.definition.body import NodeName
 from workflows.operations import RunOptions
 from workflows.schedules.body import MAX_SECONDS
 
+MAX_ROUND = 2**31 - 1
+
 
 class _Start(Body):
     """What each start of a run may have."""
@@ -69,6 +71,13 @@ class Answer(Body):
     """The answer to a human node."""
 
     answer: Annotated[Any, about("One of the choices, or JSON that matches the form.")]
+    round: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_ROUND)] | None,
+        about(
+            "Round of the node whose question it answers, as `list_run_nodes` shows it: 409 `other_round` if "
+            "the node was restarted since. Default: the newest."
+        ),
+    ] = None
 
 
 class SentSignal(Body):

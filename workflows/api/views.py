@@ -491,24 +491,34 @@ class AnswerWait(WorkflowView):
         "answer_wait",
         "Answer a human node of a run",
         answers={200: answers.Run},
-        refusals=(403, 404, 409, 413),
+        refusals=(403, 404, 409, 413, 429),
         body=bodies.Answer,
-        parameters=(RUN_ID, KEY),
+        parameters=(RUN_ID, KEY, IDEMPOTENCY),
         tag="workflows",
         description="Of several answers the first one counts: the others get 409. The same answer again by "
-        "the same key gets 200, too, so it can be repeated safely. 403 `not_yours`: the node's `answer_by` "
-        "does not name this key. 410: the time for an answer is over.",
+        "the same key gets 200, too, so it can be repeated safely; with `round` or an Idempotency-Key it "
+        "answers no question of a later round. 403 `not_yours`: the node's `answer_by` does not name this "
+        "key. 410: the time for an answer is over.",
     )
     def post(self, request: Request, run_id: str, key: str) -> Response:
         run = visible_run(request, run_id)
         if not _KEY.match(key):
             raise operations.UnknownNode
+        keyed = keyed_request(request.headers.get("Idempotency-Key"), [run_id, key, request.data])
         body = read_body(bodies.Answer, request.data)
         principal = principal_of(request)
-        operations.answer_wait(
-            run, key, body.answer, by=principal.name, key_name=_key_name(principal), ports=self.ports
+        answered = operations.answer_wait(
+            run,
+            key,
+            body.answer,
+            by=principal.name,
+            key_name=_key_name(principal),
+            round_number=body.round,
+            request=keyed,
+            ports=self.ports,
         )
-        return Response(run_json(visible_run(request, run_id), principal_of(request)))
+        shown = run_json(visible_run(request, run_id), principal)
+        return Response(shown, headers=_replay_headers(answered.replayed))
 
 
 class SendSignal(WorkflowView):

@@ -113,6 +113,13 @@ class NotWaitingForAnswer(Refused):
     status = 409
 
 
+class OtherRound(Refused):
+    """The answer is for the question of another round of the node."""
+
+    code = "other_round"
+    status = 409
+
+
 class NotYours(Refused):
     """The node names the API keys that may answer it, and this one is not among them."""
 
@@ -135,7 +142,7 @@ class SignalTooLarge(Refused):
 
 
 class TooManySignals(Refused):
-    """The tenant has sent as many signals with an Idempotency-Key as are kept."""
+    """The tenant has sent as many signals and answers with an Idempotency-Key as are kept."""
 
     code = "too_many_signals"
     status = 429

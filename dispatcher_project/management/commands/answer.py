@@ -35,6 +35,12 @@ class Command(TerminalCommand):
             metavar="VALUE",
             help="JSON, else a text; - reads standard input, @FILE a file",
         )
+        parser.add_argument(
+            "--round",
+            type=positive,
+            metavar="N",
+            help="only if the node is in this round, as the list shows it: not if it was restarted since",
+        )
         parser.add_argument("--limit", type=positive, default=20, help="rows of the list (default 20)")
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -45,7 +51,14 @@ class Command(TerminalCommand):
             raise CommandError("usage: answer ID KEY VALUE, or answer alone for what waits")
         run, key = find_run(options["id"]), options["key"]
         ports = jobs.ports.production_ports()
-        operations.answer_wait(run, key, _answer(options["value"]), by=cli_actor(), ports=ports)
+        operations.answer_wait(
+            run,
+            key,
+            _answer(options["value"]),
+            by=cli_actor(),
+            round_number=options["round"],
+            ports=ports,
+        )
         self.report(run_document(find_run(run.id)), f"{run.id} {key}: answered")
         return None
 
@@ -79,6 +92,7 @@ def _document(wait: Wait) -> dict[str, Any]:
     return {
         "run_id": run.id,
         "key": wait.node.key,
+        "round": wait.node.round,
         "workflow": run.version.workflow.name,
         "title": wait.options.get("title", ""),
         "choose_from": wait.options.get("choose_from"),
@@ -95,6 +109,7 @@ def _table(waits: list[Wait]) -> Table:
         (
             wait.node.run_id,
             wait.node.key,
+            str(wait.node.round),
             wait.node.run.version.workflow.name,
             f"{age((now - wait.node.started_at).total_seconds())} ago" if wait.node.started_at else "–",
             age((wait.due_at - now).total_seconds()) if wait.due_at else "–",
@@ -104,5 +119,5 @@ def _table(waits: list[Wait]) -> Table:
         )
         for wait in waits
     ]
-    heads = ("run", "node", "workflow", "waiting since", "expires in", "for", "question", "choices")
+    heads = ("run", "node", "round", "workflow", "waiting since", "expires in", "for", "question", "choices")
     return table(heads, cells, gives_way=("question", "choices"))

@@ -224,6 +224,9 @@ def test_a_run_is_started_listed_answered_and_signalled(
     assert (wrong.status, 'none of the choices: "a",' in wrong.said) == (2, True), wrong.said
     misspelt = terminal("answer", run_id, "bset", "b")
     assert "no node bset. These wait for an answer: best." in misspelt.said
+    assert open_wait["round"] == 1
+    late = terminal("answer", run_id, "best", "b", "--round", "2")
+    assert (late.status, "it is in round 1" in late.said) == (2, True), late.said
     assert terminal("answer", run_id, "best", "b").said == f"{run_id} best: answered\n"
     assert terminal("answer", run_id, "best", '"a"').status == 2
     assert terminal("answer").said == "nothing waits for an answer\n"

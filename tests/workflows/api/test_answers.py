@@ -15,8 +15,9 @@ from jobs.models import EndNotice
 from jobs.operations.tenants import create_key, rotate_key
 from tests.support.api_world import Account, ApiWorld, with_key
 from tests.support.workflow_api import advance, post, put
+from workflows import operations
 from workflows.execution.advancer import Advancer, AdvancerLimits
-from workflows.models import Node, Wait
+from workflows.models import Node, SentSignal, Wait
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
 HUMAN = {"title": "?", "choose_from": ["a", "b"]}
@@ -197,3 +198,69 @@ def test_large_questions_of_a_map_begin_in_several_transactions(acme: Account, w
         begun.append(Wait.objects.count())
     assert begun == [0, 3, 6]
     assert Wait.objects.count() == 9
+
+
+def restarted(account: Account, world: ApiWorld, run_id: str) -> None:
+    """Let a run whose question was answered end, and ask again."""
+    advance(world, run_id)
+    assert post(account, f"runs/{run_id}/restart", {"nodes": ["best"]}).status_code == 202
+    advance(world, run_id)
+    assert Wait.objects.filter(answered_at=None).count() == 1
+
+
+@pytest.mark.database
+def test_an_answer_that_names_its_round_does_not_answer_a_restarted_node(
+    acme: Account, world: ApiWorld
+) -> None:
+    run_id = asked(acme, world, HUMAN)
+    path = f"runs/{run_id}/waits/best"
+    early = post(acme, path, {"answer": "a", "round": 2})
+    assert (early.status_code, early.json()["code"]) == (409, "other_round")
+    assert node(acme, run_id)["round"] == 1
+    assert post(acme, path, {"answer": "a", "round": 1}).status_code == 200
+    restarted(acme, world, run_id)
+    late = post(acme, path, {"answer": "b", "round": 1})
+    assert (late.status_code, late.json()["code"]) == (409, "other_round")
+    assert "it is in round 2" in late.json()["detail"]
+    assert late.json()["errors"][0]["pointer"] == "/round"
+    assert post(acme, path, {"answer": "a", "round": 1}).status_code == 200, "its response was lost"
+    assert Wait.objects.filter(answered_at=None).count() == 1
+    assert post(acme, path, {"answer": "b", "round": 2}).status_code == 200
+
+
+@pytest.mark.database
+def test_an_answer_with_a_key_is_given_once(acme: Account, world: ApiWorld) -> None:
+    run_id = asked(acme, world, HUMAN)
+    path, key = f"runs/{run_id}/waits/best", {"Idempotency-Key": "k"}
+    assert post(acme, path, {"answer": "c"}, **key).status_code == 422, "a refused one keeps no key"
+    first = post(acme, path, {"answer": "a"}, **key)
+    assert (first.status_code, "Idempotency-Replayed" in first.headers) == (200, False)
+    restarted(acme, world, run_id)
+    again = post(acme, path, {"answer": "a"}, **key)
+    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (200, "true")
+    assert Wait.objects.filter(answered_at=None).count() == 1
+    other = post(acme, path, {"answer": "b"}, **key)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
+    assert post(acme, path, {"answer": "b"}, **{"Idempotency-Key": "l"}).status_code == 200
+    assert set(SentSignal.objects.values_list("key", "taken")) == {("k", 1), ("l", 1)}
+
+
+@pytest.mark.database
+def test_of_concurrent_answers_with_one_key_all_get_the_first(
+    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request with the key was taken after this one had looked for it."""
+    run_id = asked(acme, world, HUMAN)
+    path, key = f"runs/{run_id}/waits/best", {"Idempotency-Key": "k"}
+    real, looks = operations.earlier_sent, list[int]()
+
+    def first_look_finds_none(tenant_id: int, request: Any) -> Any:
+        looks.append(1)
+        return None if len(looks) == 1 else real(tenant_id, request)
+
+    assert post(acme, path, {"answer": "a"}, **key).status_code == 200
+    restarted(acme, world, run_id)
+    monkeypatch.setattr(operations, "earlier_sent", first_look_finds_none)
+    again = post(acme, path, {"answer": "a"}, **key)
+    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (200, "true")
+    assert Wait.objects.filter(answered_at=None).count() == 1, "the transaction was undone"

@@ -144,7 +144,10 @@ def test_the_keys_of_a_tenant_are_bounded_and_deleted_in_time(
     assert [send(acme, key=key).status_code for key in ("a", "b", "a")] == [200, 200, 200]
     refused = send(acme, key="c")
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_signals")
-    assert "2 signals with an Idempotency-Key (DISPATCHER_WORKFLOW_SIGNAL_KEYS)" in refused.json()["detail"]
+    assert (
+        "2 signals and answers with an Idempotency-Key (DISPATCHER_WORKFLOW_SIGNAL_KEYS)"
+        in refused.json()["detail"]
+    )
     assert send(acme).status_code == send(other, key="c").status_code == 200
     assert old_signals.sweep(world.ports) == SweepCount()
     SentSignal.objects.filter(key="a").update(sent_at=timezone.now() - timedelta(days=2))
