@@ -90,8 +90,9 @@ class TooManyChunks(h11.RemoteProtocolError):
     """The body has many tiny chunks."""
 
 
-class _CountedChunks(h11.Connection):
-    """Raises TooManyChunks for a body whose chunks are too small on average."""
+class _StrictBodies(h11.Connection):
+    """Raises TooManyChunks for a body whose chunks are too small on average, and RemoteProtocolError for a
+    request with two lengths of its body, by which a proxy may take another end (RFC 9112, 6.1)."""
 
     chunks = 0
     chunk_bytes = 0
@@ -105,6 +106,10 @@ class _CountedChunks(h11.Connection):
                 raise TooManyChunks(f"The body has chunks of less than {MIN_CHUNK_BYTES} bytes on average.")
         elif type(event) is h11.EndOfMessage:
             self.chunks = self.chunk_bytes = 0
+        elif type(event) is h11.Request:
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding in one request")
         return event
 
 
@@ -130,7 +135,7 @@ class BoundedProtocol(H11Protocol):
         self._begin_parser()
 
     def _begin_parser(self) -> None:
-        self.conn = _CountedChunks(h11.SERVER, self._limits.head_bytes)
+        self.conn = _StrictBodies(h11.SERVER, self._limits.head_bytes)
 
     @property
     def waits_for_client(self) -> bool:

@@ -63,6 +63,15 @@ def test_a_body_of_tiny_chunks_is_refused() -> None:
         assert web.ended(Reason.CHUNKS_TOO_SMALL) == 1
 
 
+def test_a_request_with_two_lengths_of_its_body_is_refused() -> None:
+    """A proxy that goes by the other one takes the rest of the body for a request."""
+    two = CHUNKED.replace(b"Connection: close\r\n", b"Content-Length: 5\r\n")
+    with serving(WebLimits()) as web:
+        said = until_closed(web.connect(send=two + b"0\r\n\r\n" + WHOLE))
+        assert said.startswith(b"HTTP/1.1 400")
+        assert said.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize(
     "chunks", [b"1\r\nx\r\n" * 1000, b"50\r\n" + b"x" * 80 + b"\r\n", b"40\r\n" + b"x" * 64 + b"\r\n"]
 )
