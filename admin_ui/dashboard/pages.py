@@ -46,7 +46,8 @@ def fleet_page(request: HttpRequest) -> HttpResponse:
         "page": int(page) if page.isdecimal() and len(page) < 6 else 0,
     }
     first = asked["page"] * SERVERS_PER_PAGE
-    snapshot = fleet_snapshot(ports.production_ports().leases, timezone.now(), **asked)
+    leases = ports.production_ports().leases
+    snapshot = fleet_snapshot(leases, timezone.now(), per_page=SERVERS_PER_PAGE, **asked)
     context = {
         "here": "fleet",
         "fleet": snapshot,

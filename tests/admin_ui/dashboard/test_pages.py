@@ -150,9 +150,7 @@ def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, fake_ports: F
 
 def test_servers_are_paged(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from admin_ui.dashboard import pages
-    from jobs.reports import fleet
 
-    monkeypatch.setattr(fleet, "SERVERS_PER_PAGE", 3)
     monkeypatch.setattr(pages, "SERVERS_PER_PAGE", 3)
     assert "Servers 4–6 of 8" in text(viewer, "/admin/fleet/?p=1&q=server")
     assert 'href="?p=2&amp;q=server"' in text(viewer, "/admin/fleet/?p=1&q=server")
