@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.forms import BaseDialogForm
+from unfold.forms import ActionForm, BaseDialogForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from admin_ui.actions.operations import actor, back_to
@@ -73,6 +73,12 @@ class TriggerForm(BaseDialogForm):  # type: ignore[misc]
     key = forms.CharField(widget=forms.HiddenInput, max_length=64, initial=new_key)
 
 
+class KeyedActionForm(ActionForm):  # type: ignore[misc]
+    """Actions of the list. key: makes a second click, or a reload, harmless."""
+
+    key = forms.CharField(widget=forms.HiddenInput, required=False, max_length=64, initial=new_key, label="")
+
+
 @admin.register(Schedule)
 class SchedulePages(BackfillPage, ReadOnlyAdmin):
     about = (
@@ -83,6 +89,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
     list_filter = ("overlap", "catch_up")
     list_select_related = ("tenant",)
     search_fields = ("name",)
+    action_form = KeyedActionForm
     actions = ("trigger_chosen", "pause_chosen", "resume_chosen")
     actions_detail = ("trigger_one", "backfill_one", "cancel_backfills_one", "pause_one", "resume_one")
     readonly_fields = (
@@ -217,7 +224,9 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
 
     @operation("Start now", permissions=["change_rows"])
     def trigger_chosen(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
-        _each(request, queryset, _trigger, "started")
+        given = request.POST.get("key", "")
+        key = operations.RequestKey(given) if given else None
+        _each(request, queryset, lambda schedule, by: _trigger(schedule, by, key), "started")
 
     @operation("Pause", permissions=["change_rows"])
     def pause_chosen(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:

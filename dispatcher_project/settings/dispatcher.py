@@ -74,7 +74,7 @@ class DispatcherSettings:
     workflow_answer_keys: int = 100
     """Most API keys that a question names in `answer_by`."""
     workflow_wait_seconds: float = 31_622_400.0
-    """Longest `expires_seconds` of a question or signal, and `seconds` of a timer; at most 100 years."""
+    """Longest `expires_seconds` of a question or signal, and wait of a timer; at most 100 years."""
     workflow_cache_seconds: float = 31_622_400.0
     """Longest `ttl_seconds` of a cached result."""
     workflow_line_bytes: int = 64 * 1024

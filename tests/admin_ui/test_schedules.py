@@ -37,6 +37,22 @@ def act(client: Client, action: str) -> list[str]:
     return [str(message) for message in get_messages(answer.wsgi_request)][-1:]  # type: ignore[attr-defined]
 
 
+def test_a_second_click_on_the_action_of_the_list_starts_nothing(operator: Client) -> None:
+    Schedule.objects.update(handled_at=timezone.now())
+    path, before = reverse("admin:schedules_schedule_changelist"), Job.objects.count()
+    page = operator.get(path).content.decode()
+    keys = re.findall(r'<input type="hidden" name="key" value="(admin-[0-9a-f]+)"', page)
+    assert keys == keys[:1] != []
+    ids = list(Schedule.objects.values_list("pk", flat=True))
+    sent = {"action": "trigger_chosen", "_selected_action": ids, "index": "0"}
+    for _ in range(2):
+        operator.post(path, {**sent, "key": keys[0]})
+    assert Job.objects.count() == before + 1
+    other = re.findall(r'name="key" value="(admin-[0-9a-f]+)"', operator.get(path).content.decode())[0]
+    operator.post(path, {**sent, "key": other})
+    assert Job.objects.count() == before + 2
+
+
 def test_the_page_shows_fire_times_firings_and_the_strip(viewer: Client) -> None:
     schedule = Schedule.objects.get()
     page = viewer.get(reverse("admin:schedules_schedule_change", args=[schedule.pk])).content.decode()

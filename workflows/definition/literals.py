@@ -4,7 +4,6 @@ which a node would fail at each start is refused, with the code of that failure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from foundation.http_api.json_body import pointer_to
@@ -39,8 +38,8 @@ from workflows.domain.values import (
     is_artifact,
 )
 
-ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
-"""Whether a timer has an end does not depend on its start."""
+MAX_VERSION = 2**31 - 1
+"""Highest number of a version that the database can hold."""
 
 
 def literal_errors(body: Definition, plan: Plan, limits: Limits, outside: Outside) -> Iterator[FieldError]:
@@ -82,6 +81,7 @@ def _limited(node: NodeBody, path: Path, limits: Limits) -> Iterator[FieldError]
             yield FieldError(pointer_to(*path, "human", "answer_by"), "too_many", why)
     given: list[tuple[Path, float | None, float, str]] = [
         (("max_run_seconds",), node.max_run_seconds, MAX_SECONDS, ""),
+        (("version",), node.version, MAX_VERSION, ""),
     ]
     if node.map is not None:
         setting = "DISPATCHER_WORKFLOW_MAX_PARALLEL"
@@ -172,7 +172,7 @@ class _Literals:
         if len(given) != 1 or UNKNOWN in given.values():
             return
         try:
-            end_of_timer(given, ANY_TIME, self._limits.wait_seconds)
+            end_of_timer(given, self._outside.now(), self._limits.wait_seconds)
         except BadValue as error:
             yield _error((*self._inside, *given), error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from artifacts.uses import missing_among
@@ -30,6 +31,9 @@ class OutsideOfTenant(Outside):
         self._tenant_id, self._ports = tenant_id, ports
         self._checks = CheckBudget()
         self._allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None, self._checks)
+
+    def now(self) -> datetime:
+        return self._ports.clock.now()
 
     def has_model(self, name: str) -> bool:
         return self._ports.registry.model_spec(name) is not None and self._allowed.covers(name)

@@ -442,7 +442,15 @@ def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: Api
 
 
 @pytest.mark.parametrize(
-    "timer", [{"seconds": "x"}, {"seconds": True}, {"seconds": -1}, {"until": {"a": 1}}, {"until": "soon"}]
+    "timer",
+    [
+        {"seconds": "x"},
+        {"seconds": True},
+        {"seconds": -1},
+        {"until": {"a": 1}},
+        {"until": "soon"},
+        {"until": "9999-12-31T00:00:00Z"},
+    ],
 )
 def test_a_timer_without_a_time_fails(acme: Account, world: ApiWorld, timer: dict[str, Any]) -> None:
     ((part, value),) = timer.items()
@@ -499,3 +507,11 @@ def test_literal_values_are_checked_against_models_and_other_workflows(acme: Acc
         ("/nodes/options/max_run_seconds", "max_run_seconds_too_long"),
         ("/nodes/wrong/payload/area", "payload_invalid"),
     ]
+
+
+@pytest.mark.database
+def test_a_version_that_no_database_holds_does_not_exist(acme: Account) -> None:
+    put(acme, {"nodes": {"pause": {"timer": {"seconds": 1}}}})
+    for number in (2**31, 2**70):
+        refused = post(acme, "workflows/film/runs", {"version": number})
+        assert (refused.status_code, refused.json()["code"]) == (404, "unknown_workflow")
