@@ -30,9 +30,10 @@ from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers import declared as llm_servers
 from gpu_host.llm_servers.server import UnitProcesses
-from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
+from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user
 from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is_uuid, machine_gauge
 from gpu_host.local.gpu import LocalGpu, LocalRunner
+from gpu_host.local.limits import hide_process
 from gpu_host.local.loaded_models import GPU_LIBRARY_MB, LocalGpuOptions
 from gpu_host.local.nvml import GpuReading, Nvml, NvmlError, VramGauge, ram_of
 from gpu_host.local.orders import Order

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import select
 import signal
 import sys
-from pathlib import Path
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 SIGNALLED = 128
@@ -27,17 +30,17 @@ SIGNALLED = 128
 
 def main() -> NoReturn:
     """Fork: the child becomes the model process and dies with this one."""
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
-    from gpu_host.local.confinement import Confinement, hide_process
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
+    from gpu_host.local import limits
 
     pipe, lifeline, text, *command = sys.argv[1:]
-    confinement = Confinement.from_text(text)
+    confinement = json.loads(text)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(int(lifeline))
-            confinement.enter()
+            limits.enter(confinement)
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # must follow the change of user, which clears it
             if os.getppid() == parent:  # otherwise the parent has exited meanwhile
                 os.execv(command[0], command)
@@ -46,7 +49,7 @@ def main() -> NoReturn:
             sys.stderr.flush()
         os._exit(1)
     os.close(int(pipe))
-    hide_process()
+    limits.hide_process()
     _watch(pid, int(lifeline))
 
 
@@ -98,11 +101,15 @@ def _kill_descendants() -> None:
 
 def _children() -> list[int]:
     try:
-        tasks = Path("/proc/self/task").iterdir()
-        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        return [pid for task in os.listdir("/proc/self/task") for pid in _children_of(task)]
     except OSError:  # no /proc: only the process group is left, and this process is in it
         os.killpg(0, signal.SIGKILL)
         return []
+
+
+def _children_of(task: str) -> list[int]:
+    with open(f"/proc/self/task/{task}/children") as file:
+        return [int(pid) for pid in file.read().split()]
 
 
 def _prctl(option: int, value: int) -> None:

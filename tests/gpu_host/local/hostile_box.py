@@ -12,9 +12,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from gpu_host.local.confinement import Confinement, find_user, hide_process
+from gpu_host.local.confinement import Confinement, find_user
 from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
+from gpu_host.local.limits import hide_process
 from gpu_host.local.loaded_models import LocalGpuOptions
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +12,26 @@ import pytest
 from gpu_host.local import confinement
 from gpu_host.local.confinement import Confinement, NoSuchUser, User, find_user
 from gpu_host.local.output import folder_for_runs
+from gpu_host.local.process import ROOT
 
 
 def test_a_confinement_survives_the_command_line() -> None:
     one = Confinement(User("m", 1, 2, (2, 3), "/home/m"), 10, 20, 30, 40, ("HF_TOKEN",))
-    other = Confinement.from_text(one.as_text())
-    assert (other.user, other.open_files, other.memory_mb) == (one.user, 10, 40)
+    other = json.loads(one.as_text())
+    user = other["user"]
+    assert (user["uid"], user["gid"], user["groups"]) == (1, 2, [2, 3])
+    limits = {"open_files": 10, "processes": 20, "file_bytes": 30, "memory_mb": 40}
+    assert limits.items() <= other.items()
+
+
+def test_a_warden_imports_little() -> None:
+    """One starts with each model process."""
+    imports = "import gpu_host.local.limits, gpu_host.local.warden"
+    says = f"import sys; sys.path.append('.'); {imports}; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", says]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "gpu_host.local.warden" in loaded
+    assert {"dataclasses", "pathlib", "typing"}.isdisjoint(loaded)
 
 
 def test_the_workers_own_user_is_no_other_user() -> None:
