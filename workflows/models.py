@@ -179,6 +179,11 @@ class Run(models.Model):
         return self.id
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the run is paused and not over: it keeps `paused_at` if it ends during its pause."""
+        return self.paused_at is not None and self.finished_at is None
+
+    @property
     def is_failing(self) -> bool:
         """Whether the next step was tried, and raised."""
         return self.failing_step is not None and self.failing_step == self.steps

@@ -147,8 +147,13 @@ def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> P
 
 
 def doubts(tenant_id: int, plan: Plan, *, ports: Ports) -> dict[str, str]:
-    """Return what would fail if a definition ran now, as texts by JSON pointer: sub-workflows that the tenant
-    has not stored, and inputs that the newest version refuses. The tenant may store others before."""
+    """Return what would fail, or wait for nobody, if a definition ran now, as texts by JSON pointer. The
+    tenant may make it before: sub-workflows that it has not stored, inputs that the newest version refuses,
+    and names in `answer_by` that none of its API keys has."""
+    return _doubtful_sub_runs(tenant_id, plan, ports) | _unknown_keys(tenant_id, plan)
+
+
+def _doubtful_sub_runs(tenant_id: int, plan: Plan, ports: Ports) -> dict[str, str]:
     found: dict[str, str] = {}
     outside = OutsideOfTenant(tenant_id, ports)
     for node in plan.all_nodes:
@@ -165,8 +170,7 @@ def doubts(tenant_id: int, plan: Plan, *, ports: Ports) -> dict[str, str]:
     return found
 
 
-def unknown_keys(tenant_id: int, plan: Plan) -> dict[str, str]:
-    """Return the names in `answer_by` that no API key of the tenant has, as texts by JSON pointer."""
+def _unknown_keys(tenant_id: int, plan: Plan) -> dict[str, str]:
     known = set(ApiKey.objects.filter(tenant_id=tenant_id, revoked=False).values_list("name", flat=True))
     return {
         pointer_to("nodes", node.key, "human", "answer_by", place): f"the tenant has no API key named {name}"

@@ -102,11 +102,11 @@ class RunActions:
 
     def has_pause_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         run = self._run_to_operate(request, object_id)
-        return run is not None and run.finished_at is None and run.paused_at is None
+        return run is not None and run.finished_at is None and not run.is_paused
 
     def has_resume_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         run = self._run_to_operate(request, object_id)
-        return run is not None and run.finished_at is None and run.paused_at is not None
+        return run is not None and run.is_paused
 
     def has_cancel_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         run = self._run_to_operate(request, object_id)

@@ -197,7 +197,7 @@ class RunPages(IndexedSearch, RunDetail):
 
     @column("state")
     def state_label(self, run: Run) -> SafeString:
-        return badge("paused" if run.paused_at and not run.finished_at else run.state, RUN_LABELS)
+        return badge("paused" if run.is_paused else run.state, RUN_LABELS)
 
     @column("created")
     def created(self, run: Run) -> SafeString | str:

@@ -64,7 +64,7 @@ def run_table(runs: Sequence[Run], now: datetime) -> Table:
 
 
 def _row(run: Run, now: datetime) -> tuple[str | Text, ...]:
-    status = "paused" if run.paused_at and run.state == RunState.RUNNING else str(run.state)
+    status = "paused" if run.is_paused else str(run.state)
     error = f": {run.error_node} {run.error_code}" if run.error_code else ""
     return (
         run.id,
@@ -91,7 +91,7 @@ def run_lines(run: Run, now: datetime) -> list[Text]:
             (run.id, "bold"),
             "  ",
             (str(run.state), f"bold {STATE_COLOURS.get(run.state, '')}"),
-            "  paused" if run.paused_at and run.state == RunState.RUNNING else "",
+            "  paused" if run.is_paused else "",
             f"  {run.version.workflow.name} v{run.version.number}  of {run.tenant.name}  round {run.round}",
             wraps=True,
         ),

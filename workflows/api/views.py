@@ -637,7 +637,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         "status": run.state,
         "parent": parent_json(run),
         "round": run.round,
-        "paused": run.paused_at is not None and run.finished_at is None,
+        "paused": run.is_paused,
         "error": error,
         "counts": dict(Counter(run.node_states.values())),
         "priority": run.priority,

@@ -12,7 +12,7 @@ from workflows.models import Run, RunTag, Wait
 NONE, ANY = "none", "any"
 """Values of `RunFilter.parent` besides the id of a run."""
 PAUSED = Q(paused_at__isnull=False, finished_at=None)
-"""A run keeps `paused_at` if it ends during its pause."""
+"""As `Run.is_paused`."""
 _WAITS = Wait.objects.filter(
     node__run=OuterRef("pk"), answered_at=None, kind__in=(NodeKind.HUMAN.value, NodeKind.SIGNAL.value)
 )

@@ -1,4 +1,4 @@
-"""Idempotency keys of signals that were sent longer ago than they are kept."""
+"""Idempotency keys of signals and answers that were sent longer ago than they are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.conf import settings
 
 from jobs.ports import Ports
-from jobs.sweeps.base import SweepCount, clocks_disagree
+from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
 from workflows.models import SentSignal
 
 PERIOD_SECONDS = 3600.0
@@ -22,9 +22,17 @@ def sweep(ports: Ports) -> SweepCount:
     before = ports.clock.now() - timedelta(seconds=settings.DISPATCHER.workflow_signal_key_seconds)
     old = SentSignal.objects.filter(sent_at__lt=before).order_by("sent_at")
     deleted = 0
-    for _ in range(MAX_BATCHES):
+
+    def delete(batch: int) -> bool:
+        nonlocal deleted
         ids = list(old.values_list("pk", flat=True)[:BATCH])
-        if not ids:
-            break
         deleted += SentSignal.objects.filter(pk__in=ids).delete()[0]
-    return SweepCount(looked=deleted, repaired=deleted)
+        return bool(ids)
+
+    count = SweepCount()
+    for batch in range(MAX_BATCHES):
+        one = sweep_rows("old_signals", [batch], delete)
+        count += one
+        if not one.repaired:
+            break
+    return SweepCount(deleted, deleted, count.failed)

@@ -107,7 +107,7 @@ class Command(TerminalCommand):
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
         version = stored.version
-        warnings = _warnings(tenant.pk, read_definition(definition), ports)
+        warnings = operations.doubts(tenant.pk, read_definition(definition), ports=ports)
         document = {**version_json(version), "tenant": tenant.name, "new": stored.is_new}
         said = f"{name} v{version.number}" + ("" if stored.is_new else " has this content already")
         self.report({**document, "warnings": _listed(warnings)}, f"{said}, of {tenant.name}")
@@ -124,7 +124,7 @@ class Command(TerminalCommand):
             plan = operations.check_definition(tenant.pk, name, definition, ports=ports)
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        warnings = _warnings(tenant.pk, plan, ports)
+        warnings = operations.doubts(tenant.pk, plan, ports=ports)
         nodes = [node.key for node in plan.all_nodes]
         document = {"nodes": nodes, "warnings": _listed(warnings)}
         self.report(document, f"ok: {counted(len(nodes), 'node')}")
@@ -317,11 +317,6 @@ def _words(words: list[str], usage: str, *, least: int, most: int) -> tuple[str,
 def _name_in(definition: Any) -> str | None:
     name = definition.get("name") if isinstance(definition, dict) else None
     return name if isinstance(name, str) else None
-
-
-def _warnings(tenant_id: int, plan: Plan, ports: jobs.ports.Ports) -> dict[str, str]:
-    """Return what would fail if a definition ran now, as texts by JSON pointer."""
-    return operations.doubts(tenant_id, plan, ports=ports) | operations.unknown_keys(tenant_id, plan)
 
 
 def _listed(warnings: Mapping[str, str]) -> list[dict[str, str]]:
