@@ -285,9 +285,23 @@ def test_a_live_update_without_news_is_empty(boss: Client) -> None:
     first = boss.get(page)
     assert first.status_code == 200
     mark = first.context["mark"]
-    assert boss.get(page, {"mark": mark}).status_code == 204
+    with CaptureQueriesContext(connection) as asked:
+        assert boss.get(page, {"mark": mark}).status_code == 204
+    *sign_in, query = asked.captured_queries
+    assert len(sign_in) == 2
+    assert not re.search("spec|inputs|output|node_states", query["sql"])
     Run.objects.filter(id=run.id).update(event_seq=2)
     assert boss.get(page, {"mark": mark}).status_code == 200
+
+
+def test_a_live_update_of_a_run_that_waits_asks_few_queries(boss: Client) -> None:
+    run = make_run({"nodes": {"best": human(choose_from=[1])}}, best="running")
+    ask(run, "best", choose_from=[1])
+    page = reverse("admin:workflows_run_live", args=[run.id])
+    boss.get(page)
+    with CaptureQueriesContext(connection) as asked:
+        assert boss.get(page, {"mark": "old"}).status_code == 200
+    assert len(asked) <= 13
 
 
 def test_a_form_stays_while_its_question_does(boss: Client) -> None:
