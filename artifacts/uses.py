@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 
@@ -22,6 +22,7 @@ from foundation.database.row_codec import new_row
 State = Artifact.State
 _AMONG = 500
 """Ids of one query."""
+_Value = TypeVar("_Value")
 
 MISSING, NOT_UPLOADED, GONE = "missing", "not uploaded", "gone"
 
@@ -82,18 +83,21 @@ def add_uses(job_id: str, artifact_ids: Iterable[str], result_id: str | None = N
         ArtifactUse.objects.filter(artifact_id=result_id, job=job_id, run="").update(is_result=True)
 
 
-def add_run_uses(run_id: str, tenant_id: int, inputs: Any) -> None:
-    """Write a new run's uses of the artifacts that its inputs refer to, inside its transaction: they stay
-    until its nodes come to them. Those that are not there fail the node that needs them."""
+def add_run_uses(run_ids: Collection[str], tenant_id: int, value: Any) -> None:
+    """Write the uses of the artifacts that a value given to these runs refers to, inside the transaction that
+    takes it: they stay until the runs' nodes come to them. Those that are not there fail the node that needs
+    them."""
     try:
-        found = find_refs(inputs, settings.DISPATCHER.max_artifact_refs)
+        found = find_refs(value, settings.DISPATCHER.max_artifact_refs)
     except (BadRef, TooManyRefs):  # a payload made of it is refused
         return
     if not found:
         return
     own = Artifact.objects.filter(tenant_id=tenant_id, pk__in=list(found)).values_list("pk", flat=True)
     there = sorted(lock_for_use(own))
-    ArtifactUse.objects.bulk_create([new_run_use(run_id, one) for one in there], ignore_conflicts=True)
+    uses = (new_run_use(run_id, one) for run_id in run_ids for one in there)
+    for some in _some(uses, _AMONG):
+        ArtifactUse.objects.bulk_create(some, ignore_conflicts=True)
 
 
 def new_run_use(run_id: str, artifact_id: str) -> ArtifactUse:
@@ -120,7 +124,7 @@ def drop_run_uses(run_ids: Sequence[str]) -> set[str]:
     return found
 
 
-def _some(values: Iterable[str], most: int) -> Iterable[list[str]]:
+def _some(values: Iterable[_Value], most: int) -> Iterable[list[_Value]]:
     iterator = iter(values)
     while some := list(islice(iterator, most)):
         yield some

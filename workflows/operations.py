@@ -328,7 +328,7 @@ def insert_run(run: Run, ports: Ports) -> None:
     _refuse_full_queue(run.tenant_id, now, ports)
     run.save(force_insert=True)
     statements.insert_all(tags_of(run))
-    add_run_uses(run.id, run.tenant_id, run.inputs)
+    add_run_uses([run.id], run.tenant_id, run.inputs)
     data = {"version": run.version.number}
     RunEvent.objects.create(run=run, seq=1, type="started", at=now, data=data)
 
@@ -564,8 +564,8 @@ def answer_wait(
     so that it can be sent again when its response was lost. by: the actor. key_name: of the API key; None: an
     operator, whose answer is audited. round_number: of the node whose question it answers; None: the newest.
     request: with its Idempotency-Key: repeated, it answers no further question. Raises UnknownNode, NotYours,
-    NotWaitingForAnswer, OtherRound, WaitExpired, AnswerInvalid, AnswerTooLarge, TooManySignals,
-    IdempotencyConflict.
+    NotWaitingForAnswer, OtherRound, WaitExpired, AnswerInvalid, AnswerTooLarge, ArtifactStoreUnavailable,
+    TooManySignals, IdempotencyConflict.
     """
     if request is not None and earlier_sent(run.tenant_id, request) is not None:
         return Answered(replayed=True)
@@ -574,6 +574,7 @@ def answer_wait(
         raise NotYours
     if wait.answered_at is None and wait.node.round == newest_round:
         _check_answer(wait, answer, ports)
+        confirm_uploads(answer, run.tenant_id, ports.clock.now(), ports, "/answer")
         try:
             is_audited = key_name is None
             if _take_answer(run, wait, answer, by=by, is_audited=is_audited, request=request, ports=ports):
@@ -647,6 +648,8 @@ def _take_answer(
             sent = note_key(run.tenant_id, request, now)
             sent.taken = 1
             sent.save(update_fields=["taken"])
+        if followers:
+            add_run_uses([run.id], run.tenant_id, answer)
         if followers and is_audited:
             record(by, "answer_wait", f"run:{wait.node.run_id}", node=wait.node.key)
     ports.wake_followers(followers)

@@ -14,18 +14,20 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from artifacts.uses import add_run_uses
 from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
 from jobs.domain.errors import Refused
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import confirm_uploads
 from jobs.submission.request import KeyedRequest
 from workflows.domain.errors import SignalTooLarge
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState
 from workflows.execution.runs import check_value
 from workflows.execution.waits import size_of_answer, write_ends
-from workflows.models import Wait
+from workflows.models import Wait, follower_of
 from workflows.sent_keys import earlier_sent, note_key
 
 _BATCH = 500
@@ -53,7 +55,8 @@ def send_signal(
     """Give a signal to all waits of the tenant's runs for it, or of one run.
 
     Waits whose schema the body does not match are left. by: the operator, for the audit. Raises AnswerInvalid
-    if that is all of them, AnswerTooLarge, SignalTooLarge, TooManySignals, IdempotencyConflict.
+    if that is all of them, AnswerTooLarge, SignalTooLarge, ArtifactStoreUnavailable, TooManySignals,
+    IdempotencyConflict.
     """
     size = size_of_answer(body, "/body")
     if key is not None and (earlier := _earlier(tenant_id, key)) is not None:
@@ -67,6 +70,8 @@ def send_signal(
             "and refer to it, or name one run with run_id.",
             pointer="/body",
         )
+    if waits:
+        confirm_uploads(body, tenant_id, ports.clock.now(), ports, "/body")
     try:
         ended = signal.write(waits, refusal, ports.clock.now())
     except IntegrityError:
@@ -122,6 +127,10 @@ class _Signal:
                 ended += write_ends(batch, NodeState.COMPLETED, self.body, by="signal", now=now)
             if refusal is not None and not ended:
                 raise refusal
+            runs = {follower_of(wait.node.run_id): wait.node.run_id for wait in waits}
+            taken_by = sorted({runs[follower] for follower in ended})
+            # after all waits are locked: transactions that lock both do it in one order
+            add_run_uses(taken_by, self.tenant_id, self.body)
             if sent is not None:
                 sent.taken = len(ended)
                 sent.save(update_fields=["taken"])

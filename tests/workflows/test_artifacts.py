@@ -21,8 +21,10 @@ from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable
 from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
 from workflows import erasing, operations
+from workflows.domain.plan import NodeKind
 from workflows.execution import writes
-from workflows.models import Node, Run
+from workflows.models import Node, Run, Wait
+from workflows.signals import send_signal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
@@ -44,6 +46,13 @@ def make_artifact(theatre: Theatre, content: bytes = b"film", **values: object) 
     theatre.ports.artifact_store.write(row.key, size, [content])
     row.save(force_insert=True)
     return row
+
+
+def store_is_away(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: object) -> None:
+        raise StoreUnavailable("It is away.")
+
+    monkeypatch.setattr(type(theatre.ports.artifact_store), "find", lambda _, key: away(key))
 
 
 def test_a_node_uses_the_artifacts_of_its_payload(theatre: Theatre) -> None:
@@ -114,15 +123,67 @@ def test_a_run_does_not_start_while_it_is_unknown_whether_its_inputs_are_uploade
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     film = make_artifact(theatre, state="promised")
-
-    def away(_: object) -> None:
-        raise StoreUnavailable("It is away.")
-
-    monkeypatch.setattr(type(theatre.ports.artifact_store), "find", lambda _, key: away(key))
+    store_is_away(theatre, monkeypatch)
     with pytest.raises(ArtifactStoreUnavailable, match="It is away") as refused:
         theatre.start(NODES, {"film": ref(film.pk)})
     assert refused.value.pointer == "/inputs"
     assert not Run.objects.exists()
+
+
+HUMAN = {"nodes": {"q": {"human": {"title": "?", "form": {}}}}}
+SIGNAL = {"nodes": {"q": {"signal": {"name": "go"}}}}
+
+
+def give(theatre: Theatre, run: Run, value: Any) -> None:
+    """Give a value to the node q of a run, which waits for an answer or a signal."""
+    if Wait.objects.get(node__run=run).kind == NodeKind.HUMAN:
+        operations.answer_wait(run, "q", value, by="test", ports=theatre.ports)
+    else:
+        send_signal(theatre.tenant.pk, "go", value, run_id=run.id, ports=theatre.ports)
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("definition", [HUMAN, SIGNAL], ids=["answer", "signal"])
+def test_the_artifacts_that_a_wait_is_given_stay_for_its_run(
+    theatre: Theatre, definition: dict[str, Any]
+) -> None:
+    film = make_artifact(theatre, tombstoned_at=theatre.ports.clock.now())
+    uploaded = make_artifact(theatre, b"no request has looked for it yet", state="promised")
+    theirs = make_artifact(theatre, tenant_id=10**6)
+    run = theatre.start(definition)
+    theatre.advance(run)
+    give(theatre, run, [ref(film.pk), ref(uploaded.pk), ref(theirs.pk), ref(new_id())])
+    uses = set(ArtifactUse.objects.values_list("artifact_id", "job", "run"))
+    assert uses == {(film.pk, "", run.id), (uploaded.pk, "", run.id)}
+    film.refresh_from_db()
+    assert film.tombstoned_at is None
+    assert theatre.to_end(run).state == "completed"
+
+
+def test_a_signal_keeps_artifacts_for_the_runs_that_took_it_only(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    picky = {"nodes": {"q": {"signal": {"name": "go", "body_schema": {"type": "string"}}}}}
+    takers = [theatre.start(SIGNAL), theatre.start(SIGNAL)]
+    for run in (theatre.start(picky), *takers):
+        theatre.advance(run)
+    send_signal(theatre.tenant.pk, "go", ref(film.pk), ports=theatre.ports)
+    assert set(ArtifactUse.objects.values_list("run", flat=True)) == {run.id for run in takers}
+
+
+@pytest.mark.parametrize(
+    ("definition", "pointer"), [(HUMAN, "/answer"), (SIGNAL, "/body")], ids=["answer", "signal"]
+)
+def test_a_wait_goes_on_while_it_is_unknown_whether_what_it_is_given_is_uploaded(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, definition: dict[str, Any], pointer: str
+) -> None:
+    film = make_artifact(theatre, state="promised")
+    run = theatre.start(definition)
+    theatre.advance(run)
+    store_is_away(theatre, monkeypatch)
+    with pytest.raises(ArtifactStoreUnavailable, match="It is away") as refused:
+        give(theatre, run, ref(film.pk))
+    assert refused.value.pointer == pointer
+    assert Wait.objects.get().answered_at is None
 
 
 def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(theatre: Theatre) -> None:

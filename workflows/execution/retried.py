@@ -255,7 +255,7 @@ def _complete(run: Run, plan: Plan, nodes: Sequence[Node]) -> set[str] | None:
         of_sub_run = ["output", "output_artifact"] if node.kind == NodeKind.WORKFLOW else []
         node.save(update_fields=["state", "code", "detail", *of_sub_run])
         if node.output_artifact is not None:
-            add_run_uses(run.id, run.tenant_id, ref(node.output_artifact))
+            add_run_uses([run.id], run.tenant_id, ref(node.output_artifact))
         if plan.on_failure is not None and node.base == plan.on_failure.key:
             run.node_states[node.base] = NodeState.COMPLETED.value
             continue
