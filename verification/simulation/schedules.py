@@ -160,8 +160,10 @@ class Schedules:
         def switch(change: Callable[..., object]) -> None:
             world.operate(lambda ports: change(Schedule.objects.get(pk=schedule.pk), ports=ports))
 
-        while not self._is_ending:
+        while True:
             world.scheduler.sleep(chance.uniform(5.0, 30.0))
+            if self._is_ending:
+                return
             pauses.append(pause := _Pause(world.scheduler.now))
             switch(pause_schedule)
             pause.begun_at = world.scheduler.now
@@ -180,9 +182,11 @@ class Schedules:
             Schedule.objects.update(end_at=end_at, version=F("version") + 1)
 
     def are_over(self) -> bool:
-        """Return True if no schedule has a due time left, and no firing waits or runs."""
+        """Return True if no schedule has a due time left or will be resumed, and no firing waits or runs."""
         if not self._count:
             return True
+        if any(pause.ended_at == math.inf for pauses in self._pauses.values() for pause in pauses):
+            return False
         if self._people is not None and not self._people.are_done:
             return False
         started = Firing.objects.filter(outcome=Outcome.STARTED.value, ended_at=None)

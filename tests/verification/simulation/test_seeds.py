@@ -51,6 +51,12 @@ def test_schedules_fire_each_due_time_once(player: Player) -> None:
     assert played["cost"]["firings"] > 20
 
 
+def test_a_world_comes_to_rest_after_its_last_resumed_schedule(player: Player) -> None:
+    """In this seed, a schedule was resumed after the world had been taken to be at rest."""
+    played = player.play(1, first=14, jobs=2, faults_each=2, runs=1, schedules=6, edited=0, files=0)
+    assert played["broken"] == []
+
+
 @pytest.mark.parametrize("first", [120_004, 120_021])
 def test_people_change_trigger_and_backfill_schedules(player: Player, first: int) -> None:
     """first: a seed in which a repeated request for a backfill was answered with another count."""
