@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, ArtifactUse, ByteChange
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
@@ -153,23 +154,26 @@ def artifact(running: QueueWorld, tmp_path: Path, settings: Any) -> Artifact:
     """An artifact that the completed job uses."""
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
-    return stored(running, b'{"of": {"$artifact": "00000000000000000000000009"}}')
+    return stored(running, json.dumps({"of": {"$artifact": OTHER}}).encode())
+
+
+OTHER = "00000000000000000000000009"
 
 
 def stored(of: QueueWorld, data: bytes) -> Artifact:
-    now = of.clock.now()
-    row = Artifact.objects.create(
-        id="0" * 26,
-        tenant_id=of.tenant.pk,
-        sha256=hashlib.sha256(data).hexdigest(),
-        bytes=len(data),
-        state="stored",
-        created_at=now,
-        expires_at=now,
-    )
-    of.ports.artifact_store.write(row.key, len(data), [data])
+    key = ObjectKey(of.tenant.pk, hashlib.sha256(data).hexdigest())
+    of.ports.artifact_store.write(key, len(data), [data])
+    row = made_row(of, "0" * 26, data, state="stored")
     ArtifactUse.objects.create(artifact=row, job=completed().id)
     return row
+
+
+def made_row(of: QueueWorld, artifact_id: str, data: bytes, **values: Any) -> Artifact:
+    """Make the row of an artifact that the tenant has had."""
+    now = of.clock.now()
+    given = {"tenant_id": of.tenant.pk, "created_at": now, "expires_at": now, "stored_at": now, **values}
+    digest = hashlib.sha256(data).hexdigest()
+    return Artifact.objects.create(id=artifact_id, sha256=digest, bytes=len(data), **given)
 
 
 def completed() -> Job:
@@ -192,19 +196,38 @@ def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
     assert laws(running, drained=False) == []
 
 
-@pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
-def test_13_a_stored_reference_does_not_resolve(running: QueueWorld, artifact: Artifact, place: str) -> None:
+def refer(place: str) -> None:
+    """Let a value of the completed job refer to the artifact OTHER."""
     job = completed()
-    missing = {"deep": [{"$artifact": "00000000000000000000000009"}]}
+    value = {"deep": [{"$artifact": OTHER}]}
     if place == "payload":
-        Job.objects.filter(id=job.id).update(payload=missing)
+        Job.objects.filter(id=job.id).update(payload=value)
     elif place == "result":
-        Job.objects.filter(id=job.id).update(result=missing)
+        Job.objects.filter(id=job.id).update(result=value)
     elif place == "long result":
         ArtifactUse.objects.update(is_result=True)
     else:
-        Callback.objects.filter(job=job).update(body=json.dumps({"result": missing}))
+        Callback.objects.filter(job=job).update(body=json.dumps({"result": value}))
+
+
+@pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
+def test_13_a_stored_reference_does_not_resolve(running: QueueWorld, artifact: Artifact, place: str) -> None:
+    made_row(running, OTHER, b"gone", state="gone", removed_at=running.clock.now())
+    refer(place)
     assert laws(running) == ["(13)"]
+
+
+@pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
+@pytest.mark.parametrize("other", ["none", "another tenant's", "promised"])
+def test_13_a_model_may_name_what_never_was_an_artifact_and_a_payload_may_not(
+    running: QueueWorld, artifact: Artifact, place: str, other: str
+) -> None:
+    if other == "another tenant's":
+        made_row(running, OTHER, b"theirs", state="gone", tenant_id=running.tenant.pk + 1)
+    elif other == "promised":
+        made_row(running, OTHER, b"promised", state="promised", stored_at=None)
+    refer(place)
+    assert laws(running) == (["(13)"] if place == "payload" else [])
 
 
 def test_13_a_reference_is_covered_by_no_use_of_its_job(running: QueueWorld, artifact: Artifact) -> None:

@@ -1,6 +1,11 @@
-"""Law 13, of artifacts: each reference that is stored of a final job or run resolves, and the bytes have its
-hash. The references are searched for in payloads, results, inputs, outputs and callbacks themselves, also in
-those that are artifacts. A use must cover each, because only uses keep an artifact from its removal.
+"""Law 13, of artifacts: each reference that the product took for a final job or run resolves, and the bytes
+have its hash. The references are searched for in payloads, results, inputs, answers, outputs and callbacks
+themselves, also in those that are artifacts. A use must cover each, because only uses keep an artifact from
+its removal.
+
+A submit checks each reference of a payload. Anything may stand in the others: a reference in inputs or an
+answer counts if the tenant had the artifact then, one in results, outputs and callbacks if it ever had, and
+neither a definition nor such inputs brought it there. `docs/reference/artifacts.md` says so to tenants.
 
 The bytes that count for a tenant are those of its artifacts."""
 
@@ -8,34 +13,53 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.db.models import OuterRef, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from artifacts.models import Artifact, ArtifactUse, ByteChange
-from artifacts.refs import only_ref
+from artifacts.refs import BadRef, TooManyRefs, find_refs, only_ref
 from artifacts.store.contract import NoSuchObject
 from foundation.database import statements
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Callback, Job, Tenant
 from jobs.ports import Ports
 from workflows.domain.states import RunState
-from workflows.models import Node, Run
+from workflows.execution.waits import CANCELLED_BY, EXPIRED_BY
+from workflows.models import Node, Run, Version, Wait
 
 _FINAL_JOBS = sorted(state.value for state in FINAL_JOB_STATES)
 _FINAL_RUNS = sorted(state.value for state in RunState if state is not RunState.RUNNING)
 
 _jobs = statements.Read(
-    lambda: Job.objects.order_by("id").filter(state__in=_FINAL_JOBS).values_list("id", "payload", "result")
+    lambda: (
+        Job.objects.order_by("id")
+        .filter(state__in=_FINAL_JOBS)
+        .values_list("id", "tenant_id", "payload", "result")
+    )
 )
 _runs = statements.Read(
     lambda: (
         Run.objects.order_by("id")
         .filter(state__in=_FINAL_RUNS)
-        .values_list("id", "created_at", "inputs", "output", "output_artifact")
+        .values_list("id", "tenant_id", "depth", "created_at", "inputs", "output", "output_artifact")
     )
+)
+_answers = statements.Read(
+    lambda: (
+        Wait.objects.order_by("node_id")
+        .filter(node__run__state__in=_FINAL_RUNS)
+        .exclude(answered_at=None)
+        .exclude(answered_by__in=[EXPIRED_BY, CANCELLED_BY])
+        .values_list("node__run_id", "node__key", "answered_at", "answer")
+    )
+)
+_definitions = statements.Read(
+    lambda: Version.objects.order_by("id").values_list("workflow__tenant_id", "spec")
 )
 _nodes = statements.Read(
     lambda: (
@@ -55,12 +79,21 @@ _uses = statements.Read(
 
 
 class _Document(NamedTuple):
-    """A stored value. name: for people. job: the job whose own use must keep what the value refers to; empty:
-    a use of any job or run does."""
+    """References in a stored value. name: of the value, for people. job: the job whose own use must keep the
+    artifacts; empty: a use of any job or run does."""
 
     name: str
-    value: Any
+    artifact_ids: Iterable[str]
     job: str = ""
+
+
+class _Given(NamedTuple):
+    """A value that a client gave to a run, at a time."""
+
+    name: str
+    tenant_id: int
+    at: datetime
+    value: Any
 
 
 def check_artifacts(ports: Ports) -> Iterator[str]:
@@ -80,44 +113,73 @@ class _Check:
 
     def violations(self) -> Iterator[str]:
         for document in self._documents():
-            for artifact_id in dict.fromkeys(_refs(document.value)):
+            for artifact_id in dict.fromkeys(document.artifact_ids):
                 yield from self._resolve(artifact_id, document)
 
     def _documents(self) -> Iterator[_Document]:
-        jobs = _jobs()
-        final = {job_id for job_id, *_ in jobs}
-        for job_id, payload, result in jobs:
-            yield _Document(f"the payload of job {job_id}", payload, job_id)
-            yield _Document(f"the result of job {job_id}", result, job_id)
+        jobs, runs = _jobs(), _runs()
+        given = list(_given(runs))
+        self._unchecked = self._never_taken(given)
+        owners = {job_id: tenant_id for job_id, tenant_id, *_ in jobs}
+        for job_id, tenant_id, payload, result in jobs:
+            yield _Document(f"the payload of job {job_id}", _refs(payload), job_id)
+            yield _Document(f"the result of job {job_id}", self._had(tenant_id, result), job_id)
         for artifact_id, job_id, _, is_result in self._uses:
-            if job_id in final:
-                yield _Document(f"a use by job {job_id}", {"$artifact": artifact_id}, job_id)
+            if job_id in owners:
+                yield _Document(f"a use by job {job_id}", [artifact_id], job_id)
                 if is_result:
-                    yield _Document(f"the long result of job {job_id}", self._json(artifact_id), job_id)
-        runs = _runs()
-        for run_id, created_at, inputs, output, output_artifact in runs:
-            there = [one for one in _refs(inputs) if self._was_there(one, created_at)]
-            yield _Document(f"the inputs of run {run_id}", [{"$artifact": one} for one in there])
-            yield from self._output(f"the output of run {run_id}", output, output_artifact)
+                    result = self._had(owners[job_id], self._json(artifact_id))
+                    yield _Document(f"the long result of job {job_id}", result, job_id)
+        for one in given:
+            there = [ref for ref in _readable(one.value) if self._was_there(ref, one)]
+            yield _Document(one.name, there)
+        for run_id, tenant_id, depth, _, inputs, output, output_artifact in runs:
+            if depth:
+                yield _Document(f"the inputs of sub-run {run_id}", self._had(tenant_id, inputs))
+            yield from self._output(f"the output of run {run_id}", tenant_id, output, output_artifact)
+            owners[f"run:{run_id}"] = tenant_id
         for run_id, key, output, output_artifact in _nodes():
-            yield from self._output(f"the output of {key} of run {run_id}", output, output_artifact)
-        ended = {f"run:{run_id}" for run_id, *_ in runs}
+            tenant_id = owners[f"run:{run_id}"]
+            yield from self._output(
+                f"the output of {key} of run {run_id}", tenant_id, output, output_artifact
+            )
         for callback_id, job_id, subject, body in _callbacks():
-            if job_id in final or subject in ended:
-                yield _Document(f"the body of callback {callback_id}", json.loads(body))
+            if (owner := owners.get(job_id or "", owners.get(subject))) is not None:
+                yield _Document(f"the body of callback {callback_id}", self._had(owner, json.loads(body)))
 
-    def _output(self, name: str, output: Any, artifact_id: str | None) -> Iterator[_Document]:
-        yield _Document(name, output)
+    def _output(self, name: str, tenant_id: int, output: Any, artifact_id: str | None) -> Iterator[_Document]:
+        yield _Document(name, self._had(tenant_id, output))
         if artifact_id is not None:
-            yield _Document(name, {"$artifact": artifact_id})
-            yield _Document(f"{name}, a long one,", self._json(artifact_id))
+            yield _Document(name, [artifact_id])
+            yield _Document(f"{name}, a long one,", self._had(tenant_id, self._json(artifact_id)))
 
-    def _was_there(self, artifact_id: str, at: Any) -> bool:
-        """Return True if the artifact could be used then: a run may start with references to others."""
+    def _had(self, tenant_id: int, value: Any) -> Iterator[str]:
+        """Yield the references in a value that are to artifacts which the tenant had at some time, without
+        those that no request checked: a model and a definition may name any."""
+        for artifact_id in _refs(value):
+            row = self._rows.get(artifact_id)
+            is_own = row is not None and row.tenant_id == tenant_id and row.stored_at is not None
+            if is_own and (tenant_id, artifact_id) not in self._unchecked:
+                yield artifact_id
+
+    def _never_taken(self, given: Iterable[_Given]) -> set[tuple[int, str]]:
+        """Return tenants with references that nothing keeps: those in definitions, and those in what clients
+        gave to runs before the artifact was there."""
+        found = {(tenant_id, one) for tenant_id, spec in _definitions() for one in _refs(spec)}
+        for one in given:
+            kept = {ref for ref in _readable(one.value) if self._was_there(ref, one)}
+            found |= {(one.tenant_id, ref) for ref in _refs(one.value) if ref not in kept}
+        return found
+
+    def _was_there(self, artifact_id: str, given: _Given) -> bool:
+        """Return True if the tenant had the artifact when it gave the value to its run."""
         row = self._rows.get(artifact_id)
-        if row is None or row.stored_at is None or row.stored_at > at:
+        if row is None or row.tenant_id != given.tenant_id:
             return False
-        return row.tombstoned_at is None or row.state != Artifact.State.GONE or row.tombstoned_at > at
+        if row.stored_at is None or row.stored_at > given.at:
+            return False
+        is_gone = row.state == Artifact.State.GONE
+        return not is_gone or row.tombstoned_at is None or row.tombstoned_at > given.at
 
     def _resolve(self, artifact_id: str, document: _Document) -> Iterator[str]:
         named = f"(13) {document.name} refers to artifact {artifact_id}"
@@ -165,6 +227,25 @@ def _refs(value: Any) -> Iterator[str]:
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
+
+
+def _readable(value: Any) -> Iterable[str]:
+    """Return the references in a value; none if one can't be read, for then the run keeps none."""
+    try:
+        return find_refs(value, settings.DISPATCHER.max_artifact_refs)
+    except (BadRef, TooManyRefs):
+        return ()
+
+
+def _given(runs: Iterable[tuple[Any, ...]]) -> Iterator[_Given]:
+    """Yield the inputs of final runs, and the answers and signals that these and their sub-runs took."""
+    owners: dict[str, int] = {}
+    for run_id, tenant_id, depth, created_at, inputs, *_ in runs:
+        owners[run_id] = tenant_id
+        if not depth:
+            yield _Given(f"the inputs of run {run_id}", tenant_id, created_at, inputs)
+    for run_id, key, at, answer in _answers():
+        yield _Given(f"the answer to {key} of run {run_id}", owners[run_id], at, answer)
 
 
 def _counted_bytes() -> Iterator[str]:

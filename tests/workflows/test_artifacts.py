@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpus.models import Process
 from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable
 from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
+from verification.artifact_laws import check_artifacts
 from workflows import erasing, operations
 from workflows.domain.plan import NodeKind
 from workflows.execution import writes
@@ -38,11 +40,9 @@ def folder(tmp_path: Path, settings: Any) -> None:
 
 def make_artifact(theatre: Theatre, content: bytes = b"film", **values: object) -> Artifact:
     now = theatre.ports.clock.now()
-    given = {"tenant_id": theatre.tenant.pk, "state": "stored", **values}
+    given = {"tenant_id": theatre.tenant.pk, "state": "stored", "stored_at": now, **values}
     digest, size = hashlib.sha256(content).hexdigest(), len(content)
-    row = Artifact(
-        id=new_id(), sha256=digest, bytes=size, created_at=now, expires_at=now, stored_at=now, **given
-    )
+    row = Artifact(id=new_id(), sha256=digest, bytes=size, created_at=now, expires_at=now, **given)
     theatre.ports.artifact_store.write(row.key, size, [content])
     row.save(force_insert=True)
     return row
@@ -184,6 +184,44 @@ def test_a_wait_goes_on_while_it_is_unknown_whether_what_it_is_given_is_uploaded
         give(theatre, run, ref(film.pk))
     assert refused.value.pointer == pointer
     assert Wait.objects.get().answered_at is None
+
+
+def broken(theatre: Theatre) -> list[str]:
+    """Return what law 13 says of each artifact, by places."""
+    return sorted(line.partition(" refers to ")[0] for line in check_artifacts(theatre.ports))
+
+
+@pytest.mark.parametrize("definition", [HUMAN, SIGNAL], ids=["answer", "signal"])
+def test_law_13_wants_the_artifacts_that_a_wait_was_given_and_no_others(
+    theatre: Theatre, definition: dict[str, Any]
+) -> None:
+    film = make_artifact(theatre)
+    theirs = make_artifact(theatre, tenant_id=10**6)
+    coming = make_artifact(theatre, b"uploaded later", state="promised", stored_at=None)
+    theatre.ports.artifact_store.remove(coming.key)
+    run = theatre.start({**definition, "output": {"$ref": "q"}}, [ref(theirs.pk), ref(new_id())])
+    theatre.advance(run)
+    give(theatre, run, [ref(film.pk), ref(theirs.pk), ref(coming.pk), ref(new_id())])
+    theatre.to_end(run)
+    later = theatre.ports.clock.now() + timedelta(seconds=1)
+    Artifact.objects.filter(pk=coming.pk).update(state="stored", stored_at=later)
+    assert broken(theatre) == []
+    ArtifactUse.objects.all().delete()
+    assert broken(theatre) == [
+        f"(13) the answer to q of run {run.id}",
+        f"(13) the output of q of run {run.id}",
+        f"(13) the output of run {run.id}",
+    ]
+
+
+def test_law_13_does_not_want_what_only_a_definition_names(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    theatre.put("child", {"nodes": {"x": model()}, "output": {"$ref": "inputs"}})
+    named = {"$literal": [ref(film.pk), ref(new_id())]}
+    sub = {"workflow": "child", "inputs": named}
+    run = theatre.to_end(theatre.start({"nodes": {"sub": sub}, "output": {"a": {"$ref": "sub"}, "b": named}}))
+    assert ref(film.pk) in run.output["a"]
+    assert broken(theatre) == []
 
 
 def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(theatre: Theatre) -> None:
