@@ -115,15 +115,24 @@ class Downloads:
             if was_begun and not await use_files(lambda _: file.is_whole()):
                 await use_files(lambda _: file.restart())
                 await self._load(artifact, file, on_progress)
-            is_wanted = False
             if not await use_files(lambda _: file.is_whole()):
+                is_wanted = False
                 raise FileChanged("The bytes that arrived are not the artifact's. Download it again.")
-            return await use_files(lambda _: publish(file))
+            published = await use_files(lambda _: publish(file))
+            is_wanted = False  # not before: whole bytes that could not be published are not loaded twice
+            return published
         finally:
             await use_files(lambda _: file.close(is_wanted=is_wanted))
 
     async def _load(self, artifact: Artifact, file: PartialFile, on_progress: OnProgress | None) -> None:
-        progress = Progress()
+        progress, most_bytes = Progress(), file.bytes
+
+        def arrived(position: int) -> None:
+            """Count bytes as progress once: a store that always begins again at 0 is not asked for ever."""
+            nonlocal most_bytes
+            if position > most_bytes:
+                most_bytes = position
+                progress.moved()
 
         async def once() -> None:
             if file.bytes >= artifact.bytes and file.bytes:
@@ -135,7 +144,7 @@ class Downloads:
                     raise store_problem(answer.status, answer.headers, await beginning_of(answer))
                 if answer.status == 200 and file.bytes:  # the store sent the whole file, not a range
                     await self._transport.use_files(lambda _: file.restart())
-                await self._receive(answer.pieces, file, artifact, progress, on_progress)
+                await self._receive(answer.pieces, file, artifact, arrived, on_progress)
 
         await self._retried(once, progress)
 
@@ -144,10 +153,12 @@ class Downloads:
         pieces: AsyncIterator[bytes],
         file: PartialFile,
         artifact: Artifact,
-        progress: Progress,
+        arrived: Callable[[int], None],
         on_progress: OnProgress | None,
     ) -> None:
-        """Append what arrives to the file; also what arrived before an error."""
+        """Append what arrives to the file; also what arrived before an error.
+
+        arrived: gets the position behind the last byte."""
         waiting = bytearray()
 
         async def write() -> None:
@@ -160,8 +171,8 @@ class Downloads:
 
         try:
             async for piece in pieces:
-                progress.moved()
                 waiting += piece
+                arrived(file.bytes + len(waiting))
                 if file.bytes + len(waiting) > artifact.bytes:
                     waiting.clear()
                     raise FileChanged("The store sent more bytes than the artifact has.")
@@ -202,7 +213,7 @@ class Downloads:
             answer = await self._transport.request(request)
             if answer.status != 302:
                 raise read_problem(answer.status, answer.headers, answer.body)
-            signed = SignedRequest("GET", answer.headers["location"], headers)
+            signed = SignedRequest("GET", answer.headers.get("location", ""), headers)
             async with self._transport.opened_at(signed, self._timeout_seconds) as opened:
                 if opened.status not in URL_REFUSED or tries == TRIES:
                     yield opened

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -81,9 +82,13 @@ class PartialFile:
 def has_content(path: Path, size: int, sha256: str) -> bool:
     """Return True if there is a file with these bytes."""
     try:
+        status = path.stat()
+        if (
+            not stat.S_ISREG(status.st_mode) or status.st_size != size
+        ):  # a pipe would block, a device never end
+            return False
         with path.open("rb") as file:
-            is_same_size = os.fstat(file.fileno()).st_size == size
-            return is_same_size and _digest(file) == sha256
+            return _digest(file) == sha256
     except OSError:  # none, or none that can be read
         return False
 

@@ -71,11 +71,16 @@ class OpenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request to any host that needs no API key, and gets none."""
+    """A request to any host that needs no API key, and gets none. Raises NoAnswer for a URL that is not of
+    HTTP: a dispatcher's answer must not make the client open its own files."""
 
     method: str
     url: str
     headers: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not _is_http_url(self.url):
+            raise NoAnswer(f"the dispatcher gave no http(s) URL of a file: {self.url!r:.200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,9 @@ class Transport(ABC):
     Proxies come from the environment, as usual in Python."""
 
     def __init__(self, url: str, api_key: str, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if not _is_http_url(url):
             raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
-        if parts.path.rstrip("/").endswith("/api/v1"):
+        if urlsplit(url).path.rstrip("/").endswith("/api/v1"):
             raise ValueError(f"the client adds /api/v1 itself: give the URL without it, not {url!r}")
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("an API key must be printable ASCII")
@@ -172,6 +176,14 @@ class Transport(ABC):
             **content,
             **request.headers,
         }
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as an open bracket
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 RunCall = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_client.partial_file import PartialFile
+from dispatcher_client.partial_file import PartialFile, has_content
 
 DATA = b"all bytes of a film"
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -104,3 +104,7 @@ def test_a_link_that_another_user_planted_is_not_followed(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="symbolic links"):
         opened(tmp_path)
     assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+def test_a_device_or_pipe_is_not_read() -> None:
+    assert not has_content(Path(os.devnull), 0, hashlib.sha256(b"").hexdigest())

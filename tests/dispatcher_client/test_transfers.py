@@ -29,12 +29,15 @@ DATA = bytes(range(256)) * 40
 PART = 100_000
 TIMEOUT = b"<Error><Code>RequestTimeout</Code></Error>"
 Answer = int | tuple[int, bytes] | str
-"""A status, also with a body; "cut": the connection ends in the middle; "endless": an error."""
+"""A status, also with a body; "cut": the connection ends in the middle; "restarted": it does,
+after all bytes were begun again; "endless": an error."""
 
 
 class FakeStore:
-    """A dispatcher and its store. answers: the next ones of the store, which then behaves. sent: bytes of an
-    endless one. completions: the next ones of `complete`. artifact: fields of `meta`."""
+    """A dispatcher and its store.
+
+    answers: the next ones of the store, which then behaves. sent: bytes of an endless one. completions: the
+    next ones of `complete`. artifact: fields of `meta`. location: of the redirect to the store."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -45,6 +48,7 @@ class FakeStore:
         self.stored: dict[int, bytes] = {}
         self.size = self.sent = 0
         self.url = ""
+        self.location: str | None = None
 
     def meta(self) -> dict[str, Any]:
         return {
@@ -99,7 +103,8 @@ def store() -> Iterator[FakeStore]:
             if self.path.endswith("/meta"):
                 self.say(200, json.dumps(store.meta()).encode())
             elif self.path.startswith("/api"):
-                self.say(302, Location=f"{store.url}/store/{len(store.asked)}")
+                own = f"{store.url}/store/{len(store.asked)}"
+                self.say(302, Location=own if store.location is None else store.location)
             else:
                 self.send_bytes()
 
@@ -114,8 +119,9 @@ def store() -> Iterator[FakeStore]:
                 while True:  # until the client leaves
                     self.wfile.write(bytes(100_000))
                     store.sent += 100_000
-            if answer == "cut":
-                self.say(206 if first else 200, rest[:1000], **{"Content-Length": str(len(rest))})
+            if answer in ("cut", "restarted"):
+                body = rest if answer == "cut" else DATA
+                self.say(206 if body != DATA else 200, body[:1000], **{"Content-Length": str(len(body))})
             elif answer in (200, 206):
                 self.say(answer, DATA if answer == 200 else rest)
             else:
@@ -184,6 +190,33 @@ def test_a_download_without_progress_ends(client: Client, store: FakeStore, tmp_
     store.answers = []
     client.download("ART", tmp_path / "film")
     assert store.ranges[-1] == "bytes=1000-"
+
+
+def test_a_store_that_always_begins_again_at_the_first_byte_is_not_asked_for_ever(
+    client: Client, store: FakeStore, tmp_path: Path
+) -> None:
+    store.answers = ["restarted"] * 100
+    with pytest.raises(NoAnswer, match=r"cut off|complete"):
+        client.download("ART", tmp_path / "film")
+    assert len(store.ranges) < 50
+
+
+@pytest.mark.parametrize("location", ["", "/store/1", "file:///etc/passwd", "data://x/y", "http://["])
+def test_a_url_that_is_not_of_http_is_not_opened(
+    client: Client, store: FakeStore, tmp_path: Path, location: str
+) -> None:
+    store.location = location
+    with pytest.raises(NoAnswer, match=r"no http\(s\) URL"):
+        client.download("ART", tmp_path / "film")
+
+
+def test_bytes_that_cannot_be_published_are_kept(client: Client, store: FakeStore, tmp_path: Path) -> None:
+    (tmp_path / "film").mkdir()
+    with pytest.raises(IsADirectoryError):
+        client.download("ART", tmp_path / "film")
+    client.download("ART", tmp_path / "other")
+    assert len(store.ranges) == 1
+    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["other"]
 
 
 def test_an_answer_with_all_bytes_in_place_of_a_range_is_taken(
