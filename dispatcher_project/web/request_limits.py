@@ -93,8 +93,8 @@ class RequestBody:
 
     def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]], budget: BodyBudget) -> None:
         named = dict(headers)
-        self.chunked = b"transfer-encoding" in named  # overrides Content-Length
-        length = b"" if self.chunked else named.get(b"content-length", b"")
+        self.chunked = b"transfer-encoding" in named  # then without Content-Length (protocol.py)
+        length = named.get(b"content-length", b"")
         self.declared = int(length) if length.isdigit() else None
         self._receive = receive
         self._budget = budget

@@ -33,10 +33,12 @@ class Sockets:
         parts = urlsplit(url)
         self._address, self._stack = (parts.hostname, parts.port), stack
 
-    def begin(self, path: str, length: int, **headers: str) -> socket.socket:
-        """Send only the head of a request."""
+    def begin(self, path: str, length: int | None, **headers: str) -> socket.socket:
+        """Send only the head of a request. length: of its body, None: it does not say."""
         connection = self._stack.enter_context(socket.create_connection(self._address, timeout=60))
-        head = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(length)}
+        head = {"Host": "127.0.0.1", "Content-Type": "application/json"}
+        if length is not None:
+            head["Content-Length"] = str(length)
         head |= {name.replace("_", "-"): value for name, value in headers.items()}
         lines = [f"{name}: {value}" for name, value in head.items()]
         connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""]).encode())

@@ -71,7 +71,7 @@ _OF_SCHEDULES = "beat_down,kill_in_a_step,second_sweeper"
     ("mechanism", "faults", "law", "size"),
     [
         ("cancel beside a failure", _OF_RUNS, "uncancelled:", (5, 0, 1)),
-        ("handler at the deadline", _OF_RUNS, "(9)", (5, 0, 0)),
+        ("handler at the deadline", _OF_RUNS, "(9)", (5, 0, 20)),
         ("refused restart of erased runs", "hints_lost_and_doubled", "run", (8, 0, 11)),
         ("data of erased jobs", _OF_RUNS, "run", (5, 0, 10)),
         ("output of a retried sub-run", _OF_RUNS, "(11)", (6, 0, 4)),
