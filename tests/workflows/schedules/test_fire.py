@@ -250,6 +250,47 @@ def test_a_long_backlog_is_handled_in_parts(stage: Stage) -> None:
     assert sum(count for _, _, count in told(schedule)) == 30
 
 
+@pytest.mark.database
+def test_one_run_passes_over_all_due_times_that_are_too_late_and_starts_one_part(stage: Stage) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(fire=FireLimits(dues=7, starts=3)))
+    schedule = stage.put(every_seconds=60.0, catch_up="all", catch_up_seconds=300.0)
+    stage.clock.move(6000)
+    stage.sweep()
+    assert sum(count for outcome, _, count in told(schedule) if outcome == "missed") == 94
+    assert len(starts(schedule)) == 3
+    stage.sweep()
+    assert len(starts(schedule)) == len(set(starts(schedule))) == 6
+    rows = list(Firing.objects.filter(schedule=schedule).order_by("due_at"))
+    assert sum(one.count for one in rows) == 100
+    assert all((one.until_at or one.due_at) < after.due_at for one, after in pairwise(rows))
+
+
+def test_due_times_that_are_too_late_take_a_bounded_part_of_a_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.due = due_schedules.DueSchedulesSweep(due_schedules.DueLimits(fire=FireLimits(dues=7)))
+    behind = stage.put(every_seconds=60.0, catch_up="none")
+    stage.clock.move(6000)
+    prompt = stage.put("prompt", every_seconds=60.0)
+    stage.clock.move(60)
+    real = fire_module.judge
+
+    def judge(*dues: Any, **more: Any) -> Any:
+        if len(dues[0]) == 7:
+            stage.clock.move(0.2)
+        return real(*dues, **more)
+
+    monkeypatch.setattr(fire_module, "judge", judge)
+    stage.sweep()
+    assert told(behind) == [("missed", "late", 7)] * 4
+    assert len(starts(prompt)) == 1
+    stage.due = due_schedules.DueSchedulesSweep(
+        due_schedules.DueLimits(missed_parts=1, fire=FireLimits(dues=7))
+    )
+    stage.sweep()
+    assert len(told(behind)) == 6
+
+
 @pytest.mark.parametrize("place", ["insert", "statements.insert_all", "statements.update_all"])
 def test_a_crash_in_the_transaction_leaves_the_due_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, place: str

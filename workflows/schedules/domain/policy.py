@@ -69,6 +69,14 @@ class Lateness:
         caught_up = 0.0 if self.catch_up is CatchUp.NONE else self.catch_up_seconds
         return max(self.grace_seconds, caught_up)
 
+    def is_too_late(self, due: datetime, now: datetime) -> bool:
+        """Return True if a due time is not started any more, whatever comes after it."""
+        return self.late_seconds(due, now) > self.patience_seconds()
+
+    def late_seconds(self, due: datetime, now: datetime) -> float:
+        """Return how late a due time is, beyond its jitter."""
+        return (now - due - self.jitter).total_seconds()
+
     def _is_paused(self, due: datetime) -> bool:
         if self.paused_from is None or due < self.paused_from:
             return False
@@ -105,7 +113,7 @@ def judge(dues: Sequence[datetime], now: datetime, rules: Lateness, *, are_all: 
 def _reason(due: datetime, now: datetime, rules: Lateness, *, is_newest: bool) -> Reason | None:
     if rules._is_paused(due):
         return Reason.PAUSED
-    late = (now - due - rules.jitter).total_seconds()
+    late = rules.late_seconds(due, now)
     if late <= rules.grace_seconds:
         return None
     if rules.catch_up is CatchUp.ALL or (rules.catch_up is CatchUp.LAST and is_newest):

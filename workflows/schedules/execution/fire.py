@@ -350,7 +350,7 @@ class _Plan:
 
     def _try_again_at(self, due: datetime, refused: Refused, rules: Lateness) -> datetime | None:
         """Return when a start that a limit refused is tried again; None: it would be too late by then."""
-        late = (self.now - due - rules.jitter).total_seconds()
+        late = rules.late_seconds(due, self.now)
         again = min(30.0, max(1.0, late / 4))
         known_wait = refused.retry_after_seconds or 0.0
         if late + (known_wait if known_wait > LONGEST_SECONDS else again) > rules.patience_seconds():
