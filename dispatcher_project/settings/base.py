@@ -181,6 +181,7 @@ def database(url: str) -> dict[str, Any]:
             **entry.get("OPTIONS", {}),
         }
     else:
+        entry["ENGINE"] = "foundation.database.postgresql"
         entry["OPTIONS"] = {**_POSTGRESQL_PATIENCE, **entry.get("OPTIONS", {})}
         entry["CONN_HEALTH_CHECKS"] = True
         entry["OPTIONS"]["prepare_threshold"] = _prepare_after(entry["OPTIONS"].get("prepare_threshold"))

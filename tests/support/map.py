@@ -34,6 +34,7 @@ COVERED = {
     f"{_COMMANDS}.resume": "tests/dispatcher_project/cli/test_switching.py",
     "admin_ui.formats.en.formats": "tests/admin_ui/test_formats.py",
     "foundation.database.index_operations": "tests/dispatcher_project/test_migrations.py",
+    "foundation.database.postgresql.base": "tests/foundation/database/test_postgresql.py",
     "dispatcher_project.cli.paging": "tests/dispatcher_project/cli/test_jobs_and_servers.py",
     "verification.hostile.slow_names.sitecustomize": "tests/verification/hostile/test_slow_names.py",
     "verification.simulation.artifact_faults": f"{_SIMULATED}/test_files.py",
