@@ -83,14 +83,20 @@ def add_uses(job_id: str, artifact_ids: Iterable[str], result_id: str | None = N
         ArtifactUse.objects.filter(artifact_id=result_id, job=job_id, run="").update(is_result=True)
 
 
+def kept_refs(value: Any) -> Collection[str]:
+    """Return the ids of the artifacts that a run keeps for a value that it is given, if they are there; none
+    if a reference can't be read or there are too many, because a payload made of the value is refused."""
+    try:
+        return find_refs(value, settings.DISPATCHER.max_artifact_refs)
+    except (BadRef, TooManyRefs):
+        return ()
+
+
 def add_run_uses(run_ids: Collection[str], tenant_id: int, value: Any) -> None:
     """Write the uses of the artifacts that a value given to these runs refers to, inside the transaction that
     takes it: they stay until the runs' nodes come to them. Those that are not there fail the node that needs
     them."""
-    try:
-        found = find_refs(value, settings.DISPATCHER.max_artifact_refs)
-    except (BadRef, TooManyRefs):  # a payload made of it is refused
-        return
+    found = kept_refs(value)
     if not found:
         return
     own = Artifact.objects.filter(tenant_id=tenant_id, pk__in=list(found)).values_list("pk", flat=True)

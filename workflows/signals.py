@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from artifacts.uses import add_run_uses
+from artifacts.uses import add_run_uses, kept_refs
 from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
@@ -32,6 +32,8 @@ from workflows.sent_keys import earlier_sent, note_key
 
 _BATCH = 500
 """Waits of one statement, and runs of one hint."""
+USE_BYTES = 400
+"""What the use of an artifact by a run counts like: 40,000 of them take half a second to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ def send_signal(
         return earlier
     signal = _Signal(tenant_id, name, body, run_id, key, by)
     waits, refusal = signal.matching(ports)
+    size += USE_BYTES * len(kept_refs(body))
     if size * len(waits) > (most := settings.DISPATCHER.workflow_signal_bytes):
         raise SignalTooLarge(
-            f"{len(waits)} nodes wait for this signal, and the copies of its body, {size} bytes each, may "
-            f"have {most} bytes in all (DISPATCHER_WORKFLOW_SIGNAL_BYTES). Upload the data as an artifact "
-            "and refer to it, or name one run with run_id.",
+            f"{len(waits)} nodes wait for this signal, and the copies of its body, {size} bytes each with "
+            f"{USE_BYTES} for each artifact, may have {most} bytes in all "
+            "(DISPATCHER_WORKFLOW_SIGNAL_BYTES). Upload the data as an artifact and refer to it, or name one "
+            "run with run_id.",
             pointer="/body",
         )
     if waits:

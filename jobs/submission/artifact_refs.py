@@ -5,7 +5,6 @@ it. A payload without a reference costs a search for the bytes of the name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +13,7 @@ from django.conf import settings
 from artifacts.models import Artifact, RunUpload
 from artifacts.refs import BadRef, TooManyRefs, find_refs
 from artifacts.store.contract import StoreError
-from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, lock_for_use
+from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, kept_refs, lock_for_use
 from foundation.json_paths import pointer
 from jobs.domain.errors import (
     ArtifactMissing,
@@ -90,9 +89,8 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
 def confirm_uploads(value: Any, tenant_id: int, now: datetime, ports: Ports, pointer: str) -> None:
     """Note which artifacts that a value refers to have been uploaded, so that a use can keep them. Those that
     are not there are no error. pointer: of the value. Raises ArtifactStoreUnavailable."""
-    with suppress(BadRef, TooManyRefs):
-        if found := find_refs(value, settings.DISPATCHER.max_artifact_refs):
-            _unusable(found, tenant_id, now, ports, pointer)
+    if found := kept_refs(value):
+        _unusable(found, tenant_id, now, ports, pointer)
 
 
 def _unusable(

@@ -23,10 +23,11 @@ from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
 from verification.artifact_laws import check_artifacts
 from workflows import erasing, operations
+from workflows.domain.errors import SignalTooLarge
 from workflows.domain.plan import NodeKind
 from workflows.execution import writes
 from workflows.models import Node, Run, Wait
-from workflows.signals import send_signal
+from workflows.signals import USE_BYTES, send_signal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
@@ -168,6 +169,16 @@ def test_a_signal_keeps_artifacts_for_the_runs_that_took_it_only(theatre: Theatr
         theatre.advance(run)
     send_signal(theatre.tenant.pk, "go", ref(film.pk), ports=theatre.ports)
     assert set(ArtifactUse.objects.values_list("run", flat=True)) == {run.id for run in takers}
+
+
+def test_the_uses_that_a_signal_writes_are_bounded_with_its_copies(theatre: Theatre, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_signal_bytes=4 * USE_BYTES)
+    theatre.advance(theatre.start(SIGNAL))
+    with pytest.raises(
+        SignalTooLarge, match=f"{USE_BYTES} for each artifact, may have {4 * USE_BYTES} bytes"
+    ):
+        send_signal(theatre.tenant.pk, "go", [ref(new_id()) for _ in range(4)], ports=theatre.ports)
+    assert send_signal(theatre.tenant.pk, "go", [ref(new_id())], ports=theatre.ports).taken == 1
 
 
 @pytest.mark.parametrize(
