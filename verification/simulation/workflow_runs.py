@@ -161,7 +161,8 @@ class WorkflowRuns:
             wait = Wait.objects.filter(node_id=node_id).first()
             if wait is None or self._world.forgotten.spans:
                 continue
-            if len(answers) != 1 or (wait.answer != answers[0] and not is_erased(wait.answer)):
+            answer, *others = answers  # each of them equal: the same answer again is taken, too
+            if any(one != answer for one in others) or (wait.answer != answer and not is_erased(wait.answer)):
                 yield f"answered: {answers} were all taken by the wait {node_id}, which has {wait.answer}"
         if self.orders and not self._world.forgotten.spans:
             kept = Run.objects.filter(id__in=self._people.erased, erase_requested_at=None)
