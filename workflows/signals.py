@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from artifacts.uses import add_run_uses, kept_refs
 from foundation.database.connections import write_lock
@@ -107,6 +108,8 @@ class _Signal:
             answered_at=None,
             node__run__tenant_id=self.tenant_id,
         )
+        # an expired wait is over for signals, as for answers, though no sweep has ended it yet
+        waits = waits.filter(Q(due_at=None) | Q(due_at__gt=ports.clock.now()))
         if self.run_id is not None:
             waits = waits.filter(node__run_id=self.run_id)
         found, refusals = list[Wait](), dict[bytes, Refused | None]()

@@ -19,6 +19,7 @@ from workflows.domain.states import RunState
 from workflows.execution import advancer, cancelling, reads
 from workflows.execution.due_runs import DueRuns
 from workflows.models import Node, Run, Version, Wait
+from workflows.signals import send_signal
 from workflows.sweeps import (
     cancelling_runs,
     due_waits,
@@ -352,6 +353,15 @@ def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
     assert (run.state, run.error_node) == (RunState.FAILED, "ask")
 
 
+def test_an_expired_wait_takes_no_signal(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"ask": {"signal": {"name": "s", "expires_seconds": 60}}}})
+    theatre.advance(run)
+    Wait.objects.update(due_at=run.created_at)
+    assert send_signal(theatre.tenant.pk, "s", 1, ports=theatre.ports).taken == 0
+    Wait.objects.update(due_at=None)
+    assert send_signal(theatre.tenant.pk, "s", 1, ports=theatre.ports).taken == 1
+
+
 def test_a_timer_ends_when_it_is_due(theatre: Theatre) -> None:
     run = theatre.start(
         {"nodes": {"pause": {"timer": {"seconds": 3600}}, "a": {**model(), "needs": ["pause"]}}}
@@ -361,6 +371,18 @@ def test_a_timer_ends_when_it_is_due(theatre: Theatre) -> None:
     Wait.objects.update(due_at=run.created_at)
     due_waits.sweep(theatre.ports)
     assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+@pytest.mark.database
+def test_a_step_past_the_deadline_starts_nothing_before_the_sweep_has_noted_it(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"ask": ASK, "a": {**model(), "needs": ["ask"]}}}, deadline_seconds=3600.0)
+    theatre.advance(run)
+    operations.answer_wait(run, "ask", 1, by="ann", ports=theatre.ports)
+    Run.objects.update(deadline_at=run.created_at)
+    theatre.to_end(run)
+    assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
+    assert run.cancel_requested_at == run.deadline_at
+    assert not Job.objects.exists()
 
 
 @pytest.mark.database

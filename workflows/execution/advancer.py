@@ -256,6 +256,9 @@ class _Advance:
         self.scope = RunScope(run, self.ended_static, advancer.ports)
         self.seen_steps = run.steps
         self.writes = Writes()
+        self.passes_deadline = _passes_deadline(run, self.now)
+        if self.passes_deadline:  # as the sweep would note: else a job that its deadline ended fails the run
+            run.cancel_requested_at = run.deadline_at
         self.timed_out = end_of_cancelled(run) if is_timed_out(run) else None
         self.cancelled = run.cancel_requested_at is not None and self.timed_out is None
         self.notices = notices
@@ -500,6 +503,8 @@ class _Advance:
         run, writes = self.run, self.writes
         self._log(steps)
         self.changes = {"steps": self.seen_steps + 1, "event_seq": run.event_seq}
+        if self.passes_deadline:
+            self.changes["cancel_requested_at"] = run.deadline_at
         keys = {move.key for move in steps.moves} | {start.node.key for start in steps.starts}
         if len(keys) > self.limits.members:
             self.changes["node_states"] = steps.states  # its values are texts
@@ -568,3 +573,8 @@ class _Advance:
                     data=data,
                 )
             )
+
+
+def _passes_deadline(run: Run, now: datetime) -> bool:
+    """Return True if the deadline of a run has passed, and no request to end it is noted."""
+    return run.cancel_requested_at is None and run.deadline_at is not None and run.deadline_at <= now
