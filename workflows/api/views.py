@@ -472,7 +472,10 @@ class EraseRunData(WorkflowView):
         allow_only(request, ())
         principal = principal_of(request)
         by = principal.name if principal.is_operator else None
-        run = erase_run_data(visible_run(request, run_id).id, ports=self.ports, by=by)
+        try:
+            run = erase_run_data(visible_run(request, run_id).id, ports=self.ports, by=by)
+        except Run.DoesNotExist:  # retention removed it meanwhile
+            raise unknown_run() from None
         return Response(
             {"run_id": run.id, "requested_at": run.erase_requested_at, "erased_at": run.erased_at}
         )
@@ -571,9 +574,13 @@ def visible_run(request: Request, run_id: str) -> Run:
     """Return a run that the reader may see. Raises Problem 404."""
     found = is_id(run_id) and runs_visible_to(principal_of(request)).filter(id=run_id).first()
     if not found:
-        error = FieldError("/run_id", "unknown_run", "There is no such run.", place="path")
-        raise Problem(404, "unknown_run", "There is no such run.", errors=[error])
+        raise unknown_run()
     return found
+
+
+def unknown_run() -> Problem:
+    error = FieldError("/run_id", "unknown_run", "There is no such run.", place="path")
+    return Problem(404, "unknown_run", "There is no such run.", errors=[error])
 
 
 def operator_of(request: Request) -> str | None:

@@ -244,6 +244,20 @@ def test_a_run_needs_a_place_in_the_tenants_queue(acme: Account) -> None:
 
 
 @pytest.mark.database
+def test_a_run_that_retention_removes_while_it_is_erased_is_unknown(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(acme)
+    run_id = start(acme)
+
+    def removed(*_: Any, **__: Any) -> Run:
+        raise Run.DoesNotExist
+
+    monkeypatch.setattr(views, "erase_run_data", removed)
+    answer = acme.client.delete(f"/api/v1/runs/{run_id}/data")
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_run")
+
+
 def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"best": {"timer": {"seconds": 1}}}})
     run_id = start(acme)
