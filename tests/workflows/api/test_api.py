@@ -243,7 +243,6 @@ def test_a_run_needs_a_place_in_the_tenants_queue(acme: Account) -> None:
     assert Run.objects.count() == 1
 
 
-@pytest.mark.database
 def test_a_run_that_retention_removes_while_it_is_erased_is_unknown(
     acme: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +257,7 @@ def test_a_run_that_retention_removes_while_it_is_erased_is_unknown(
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_run")
 
 
+@pytest.mark.database
 def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: ApiWorld) -> None:
     put(acme, {"nodes": {"best": {"timer": {"seconds": 1}}}})
     run_id = start(acme)
