@@ -103,7 +103,7 @@ def _value(action: Action) -> str:
 
 
 def _default(action: Action) -> str:
-    if action.default in (None, False, True, SUPPRESS, "") or action.default == []:
+    if action.default in ("", []) or any(action.default is one for one in (None, False, True, SUPPRESS)):
         return ""
     path = Path(str(action.default))
     return f"`{path.relative_to(ROOT) if path.is_relative_to(ROOT) else action.default}`"

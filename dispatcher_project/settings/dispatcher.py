@@ -113,8 +113,8 @@ class DispatcherSettings:
     workflow_answer_bytes: int = 256 * 1024
     """Largest answer to a human node, and body of a signal, as JSON; a larger one gets 413."""
     workflow_signal_bytes: int = 16 * 1024 * 1024
-    """Most bytes of all copies of a signal's body: each node that takes it has one. A larger signal gets
-    413."""
+    """Most bytes of all copies of a signal's body: each node that takes it has one, in which each artifact
+    counts 400 bytes more. A larger signal gets 413."""
     workflow_signal_keys: int = 100_000
     """Most signals and answers with an Idempotency-Key of a tenant that are kept; a further one gets 429."""
     workflow_signal_key_seconds: float = 86_400.0

@@ -61,8 +61,8 @@ IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
     json_schema(KeyText),
     OpenApiParameter.HEADER,
-    description="Makes a repeated request safe: the same key and body return the same job. Another "
-    "body: 422.",
+    description="Makes a repeated request safe: the same key and body return the job, run or result of the "
+    "first request, and nothing is done twice. Another body: 422.",
 )
 PREFER = OpenApiParameter(
     "Prefer",

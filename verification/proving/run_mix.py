@@ -13,7 +13,7 @@ WORKFLOW = FILM.name
 JOBS = 4
 """Of one run; some kinds have fewer."""
 SHARE_OF_JOBS = 0.2
-"""Share of all jobs that belong to runs."""
+"""Share of all jobs that would belong to runs if each run had `JOBS`; it is about a sixth."""
 _SHARE = SHARE_OF_JOBS / (JOBS - SHARE_OF_JOBS * (JOBS - 1))
 _CANCELLED = 0.05
 _CALLED_BACK = 0.5

@@ -115,7 +115,8 @@ def _compare(order: RunOrder, row: RunRow, *, is_explained: bool) -> Iterator[Fi
     if row.state == "cancelled" and not order.cancel:
         yield Finding("run_cancelled_unasked", "is cancelled, and its client did not ask for it", row.id)
     if order.is_erased and not row.is_erased:
-        yield Finding("run_not_erased", "was erased by its client, and keeps its data", row.id)
+        text = "its client's erasure was accepted, and the run does not record it"
+        yield Finding("run_not_erased", text, row.id)
     if row.state == "cancelled" or row.state not in OVER or is_explained:
         return
     kind = KINDS[order.kind]

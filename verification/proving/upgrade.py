@@ -526,7 +526,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--longest", type=float, default=40.0, metavar="SECONDS", help="longest run (default %(default)s)"
     )
-    arguments.add_argument("--lease-seconds", type=float, default=0.0, help="default: as in production")
+    arguments.add_argument("--lease-seconds", type=float, default=0.0, help="of leases; 0: as in production")
     arguments.add_argument(
         "--database", default="", help="URL of an empty PostgreSQL database (default: SQLite)"
     )

@@ -47,10 +47,11 @@ EDITED = "edited"
 TRIES = 4
 """Of a request whose answer is lost."""
 MOMENT = 0.05
-"""Seconds by which the clocks of processes differ that are right."""
+"""Largest difference of clocks that are right, in seconds."""
 FINISH_SECONDS = 5.0
 LATE = 5.0
-"""Seconds between the start of a job and its row."""
+"""A job may be inserted that many seconds after its schedule's deletion was answered, by a start that was
+under way."""
 CRONS = ("* * * * *", "*/2 * * * *", "0-59/3 * * * *")
 _BY_LIMIT = ("quota_exhausted", "tenant_queue_full", "rate_limited", "model_queue_full")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Size:
     """Numbers of jobs, faults, runs of workflows, schedules, schedules that people change beside them, and
-    jobs with files. names: the faults to use;
-    empty: all. keeps_history: also for good seeds."""
+    jobs with files. names: the faults to use; empty: all. keeps_history: also for good seeds."""
 
     jobs: int = 40
     faults: int = 20

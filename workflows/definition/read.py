@@ -167,7 +167,8 @@ class _Reader:
             if getattr(node, name) is not None:
                 self._error((*path, name), "not_allowed", f"A {kind} node has no {name}.")
         if kind is NodeKind.MODEL and node.model is not None and not self.outside.has_model(node.model):
-            self._error((*path, "model"), "unknown_model", f"There is no model {node.model}.")
+            why = f"There is no model {node.model}. `GET /api/v1/me` lists the models that you may use."
+            self._error((*path, "model"), "unknown_model", why)
         if kind is NodeKind.HUMAN and node.human is not None:
             self._check_human(node.human, (*path, "human"))
         if kind is NodeKind.SIGNAL and node.signal is not None:

@@ -35,7 +35,8 @@ class Command(TerminalCommand):
         parser.add_argument("--run", metavar="ID", help="only to this run")
         parser.add_argument(
             "--tenant",
-            help="to this tenant's runs (default: the only one whose runs wait, else operator)",
+            help="to this tenant's runs (default: the only tenant whose runs wait for it; operator if none "
+            "does)",
         )
         parser.add_argument(
             "--idempotency-key", metavar="KEY", help="sent again with the same key, it ends no further waits"

@@ -86,6 +86,7 @@ def test_every_command_is_on_its_page_with_its_arguments() -> None:
     for name in shown:
         assert f"\n### {name}\n" in page
     assert "| `--overlap-hours OVERLAP_HOURS` | `24` | Time a rotated key still works |" in page
+    assert "| `--slots SLOTS` | `1` | Concurrent runs |" in page, "1 == True"
     assert "| `--upgrade NAME …` |" in page or "| `--upgrade [NAME …]` |" in page, "of a command's part"
     assert str(ROOT) not in page
     assert "%(" not in page

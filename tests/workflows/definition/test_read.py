@@ -172,6 +172,9 @@ def test_an_unknown_model_is_refused() -> None:
             return False
 
     assert errors_of(nodes(a=A_MODEL), outside=Nothing()) == [("/nodes/a/model", "unknown_model")]
+    with pytest.raises(Problem) as refused:
+        read_definition(nodes(a=A_MODEL), outside=Nothing())
+    assert "`GET /api/v1/me` lists the models" in refused.value.errors[0].detail
 
 
 def test_a_definition_over_a_limit_is_refused_with_the_limit() -> None:

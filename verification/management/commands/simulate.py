@@ -58,8 +58,8 @@ class Command(BaseCommand):
             "--edited",
             type=int,
             default=EDITED,
-            help="schedules per seed that people change, delete, trigger and backfill, if there are others "
-            f"(default {EDITED})",
+            help="further schedules per seed that people change, delete, trigger and backfill; none with "
+            f"--schedules 0 (default {EDITED})",
         )
         parser.add_argument(
             "--files",
