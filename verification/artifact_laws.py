@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.db.models import OuterRef, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from artifacts.models import Artifact, ArtifactUse, ByteChange
-from artifacts.refs import only_ref
+from artifacts.refs import REF, only_ref
 from artifacts.store.contract import NoSuchObject
-from artifacts.uses import kept_refs
 from foundation.database import statements
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Callback, Job, Tenant
@@ -131,7 +131,7 @@ class _Check:
                     result = self._had(owners[job_id], self._json(artifact_id))
                     yield _Document(f"the long result of job {job_id}", result, job_id)
         for one in given:
-            there = [ref for ref in kept_refs(one.value) if self._was_there(ref, one)]
+            there = [ref for ref in _kept(one.value) if self._was_there(ref, one)]
             yield _Document(one.name, there)
         for run_id, tenant_id, depth, _, inputs, output, output_artifact in runs:
             if depth:
@@ -167,7 +167,7 @@ class _Check:
         gave to runs before the artifact was there."""
         found = {(tenant_id, one) for tenant_id, spec in _definitions() for one in _refs(spec)}
         for one in given:
-            kept = {ref for ref in kept_refs(one.value) if self._was_there(ref, one)}
+            kept = {ref for ref in _kept(one.value) if self._was_there(ref, one)}
             found |= {(one.tenant_id, ref) for ref in _refs(one.value) if ref not in kept}
         return found
 
@@ -227,6 +227,23 @@ def _refs(value: Any) -> Iterator[str]:
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
+
+
+def _kept(value: Any) -> list[str]:
+    """Return the ids of the artifacts that a run keeps for a value given to it; none if a reference can't be
+    read, or there are too many."""
+    found, waiting = list[str](), [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict) and REF in one:
+            if (artifact_id := only_ref(one)) is None:
+                return []
+            found.append(artifact_id)
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return found if len(found) <= settings.DISPATCHER.max_artifact_refs else []
 
 
 def _given(runs: Iterable[tuple[Any, ...]]) -> Iterator[_Given]:

@@ -145,7 +145,7 @@ class SchedulePeople:
         while True:
             try:
                 return world.web.call(request)  # type: ignore[no-any-return]
-            except Exception as error:
+            except (ConnectionError, DatabaseError, Refused) as error:
                 world.scheduler.note("people", f"failed: {error}")
                 world.scheduler.sleep(1.0)
 

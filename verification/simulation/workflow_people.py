@@ -32,12 +32,12 @@ TRIES = 4
 
 class People:
     """They answer waits; until they are calm they also pause, cancel, restart and erase runs, and retry dead
-    letters. taken: answers that were accepted, by the wait's node. erased: runs whose erasure was
-    accepted."""
+    letters. taken: who gave which answers that were accepted, by the wait's node. erased: runs whose erasure
+    was accepted."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.are_calm = False
-        self.taken: dict[str, list[Any]] = {}
+        self.taken: dict[str, list[tuple[str, Any]]] = {}
         self.erased: set[str] = set()
         self._world, self._chance = world, chance
         world.scheduler.spawn(world.outside, self._act)
@@ -80,7 +80,7 @@ class People:
             operations.answer_wait(run, key, answer, by=by, ports=ports)
 
         if self._ask(answered):
-            self.taken.setdefault(wait.node_id, []).append(answer)
+            self.taken.setdefault(wait.node_id, []).append((by, answer))
 
     def _signal(self) -> None:
         tenant, body = self._chance.choice(self._world.tenants), {"n": self._chance.randrange(9)}

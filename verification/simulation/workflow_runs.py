@@ -161,8 +161,10 @@ class WorkflowRuns:
             wait = Wait.objects.filter(node_id=node_id).first()
             if wait is None or self._world.forgotten.spans:
                 continue
-            answer, *others = answers  # each of them equal: the same answer again is taken, too
-            if any(one != answer for one in others) or (wait.answer != answer and not is_erased(wait.answer)):
+            first, *others = answers  # the same person may give the same answer again
+            if any(one != first for one in others) or (
+                wait.answer != first[1] and not is_erased(wait.answer)
+            ):
                 yield f"answered: {answers} were all taken by the wait {node_id}, which has {wait.answer}"
         if self.orders and not self._world.forgotten.spans:
             kept = Run.objects.filter(id__in=self._people.erased, erase_requested_at=None)

@@ -10,6 +10,7 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connection
 
 pytestmark = [
     pytest.mark.django_db,
+    pytest.mark.database,
     pytest.mark.skipif(connection.vendor != "postgresql", reason="of PostgreSQL"),
 ]
 WRITE = "CREATE TABLE planted (n integer)"
