@@ -112,16 +112,25 @@ class Rebuild:
 
     def _heartbeat(self) -> bool:
         """Renew this process's claim on the rebuild. Return False if another process has it. If Redis lost
-        its data again, begin again: the registry and the announced leases are lost, too."""
+        its data again, begin again: the registry and the announced leases are lost, too, and leases may have
+        begun since the latest start was read."""
         self.seen_at = self.ports.clock.monotonic()
+        is_first = self.latest_start_us is None
+        name = self._begin()
+        if name != self.name:
+            self.name, self.listening_since = name, None
+            if not is_first:
+                self.latest_start_us = None
+                return bool(name and self._begin())
+        return bool(name)
+
+    def _begin(self) -> str:
+        """Begin or continue the rebuild, with a fleet's time behind the latest start; return its name."""
         if self.latest_start_us is None:
             self.latest_start_us = max(
                 _latest_start_us(), fleet_time.least_time_us(self.fleet, self.ports.clock.now())
             )
-        name = self.leases.begin_rebuild(self.owner, latest_start_us=self.latest_start_us)
-        if name != self.name:
-            self.name, self.listening_since = name, None
-        return bool(name)
+        return self.leases.begin_rebuild(self.owner, latest_start_us=self.latest_start_us)
 
     def _with_heartbeats(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows, with heartbeats between them: a large fleet takes longer than six seconds."""

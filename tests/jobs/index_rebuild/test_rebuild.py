@@ -16,6 +16,7 @@ from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
+from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.sweeps import generation
 from jobs.transitions import End
 from tests.support.by_process import run_sweep
@@ -295,18 +296,52 @@ def test_fences_increase_although_the_new_redis_has_a_clock_behind(
     world.clock.advance(30)
     latest = world.claim()
     for lease in (first, latest):
-        world.release(lease)
-        transitions.end_attempt(
-            End(
-                lease.job_id,
-                lease.attempt_id,
-                1,
-                lease.slot,
-                Ending(ServerLost(), suspect=False),
-                RetryPolicy(jitter=0.0),
-                world.clock.now(),
-            )
-        )
+        end(world, lease)
+    lose_to_a_clock_behind(world)
+    if not is_registered_meanwhile:
+        server.delete()
+    rebuild(world)
+    if not is_registered_meanwhile:
+        world.server(slots=2)
+    assert world.claim(written=False).fence > max(first.fence, latest.fence)
+
+
+def test_a_rebuild_that_begins_anew_reads_the_latest_start_again(world: QueueWorld) -> None:
+    """Its process did not learn that it was done, so it goes on with it after the next loss."""
+    world.server()
+    for _ in range(2):
+        world.job()
+    world.flush()
+    unfinished = Rebuild.of(world.fleet, world.leases, world.ports)
+    finish(unfinished, world)
+    world.clock.advance(30)
+    latest = world.claim()
+    end(world, latest)
+    lose_to_a_clock_behind(world)
+    unfinished.leases = world.leases
+    finish(unfinished, world)
+    assert world.claim(written=False).fence > latest.fence
+
+
+def finish(one: Rebuild, world: QueueWorld) -> None:
+    for _ in range(12):
+        if one.step() is Progress.OPEN:
+            return
+        world.clock.advance(1)
+    raise AssertionError("not rebuilt within twelve steps")
+
+
+def end(world: QueueWorld, lease: Lease) -> None:
+    world.release(lease)
+    lost = Ending(ServerLost(), suspect=False)
+    retry = RetryPolicy(jitter=0.0)
+    transitions.end_attempt(
+        End(lease.job_id, lease.attempt_id, 1, lease.slot, lost, retry, world.clock.now())
+    )
+
+
+def lose_to_a_clock_behind(world: QueueWorld) -> None:
+    """Replace Redis by an empty one whose clock is two minutes behind."""
     world.flush()
     world.client.delete(*world.client.keys(f"*{{{world.fleet}}}:clock"))
     world.leases = RedisLeases(
@@ -315,9 +350,3 @@ def test_fences_increase_although_the_new_redis_has_a_clock_behind(
         now_ms=lambda: world.clock.now_ms() - 120_000,
         monotonic=world.clock.monotonic,
     )
-    if not is_registered_meanwhile:
-        server.delete()
-    rebuild(world)
-    if not is_registered_meanwhile:
-        world.server(slots=2)
-    assert world.claim(written=False).fence > max(first.fence, latest.fence)
