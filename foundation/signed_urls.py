@@ -47,16 +47,11 @@ class SignatureFilter:
             assert found is not None  # it may be empty
             piece = piece[found.end() :]
             self._is_inside = not piece
-        known, text, end = self._begin, self._begin + piece, -1
-
-        def shorten(match: re.Match[str]) -> str:
-            nonlocal end
-            end = match.end()
-            return f"{match[1]}…"
-
-        shown = _SIGNATURE.sub(shorten, text) if _HINT in text else text
+        known, text = self._begin, self._begin + piece
+        shown = without_signatures(text)
         if text:
-            self._is_inside = end == len(text)
+            found_ends = (found.end() for found in _SIGNATURE.finditer(text))
+            self._is_inside = _HINT in text and len(text) in found_ends
             self._begin = "" if self._is_inside else _begin_at_the_end(text)
         return shown[len(known) :]
 

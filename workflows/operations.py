@@ -278,10 +278,10 @@ def make_run_of(
         check_callback_url(callback_url, refused_origins(ports.registry))
     refuse_models(tenant_id, plan, key_models)
     check_inputs(plan.inputs, inputs, ports)
-    confirm_uploads(inputs, tenant_id, ports.clock.now(), ports, "/inputs")
     if _unfinished_runs(tenant_id).count() >= settings.DISPATCHER.workflow_runs:
         raise _too_many_runs()  # before it costs tokens; `insert_run` decides
     _take_tokens(tenant_id, len(plan.nodes), ports)
+    confirm_uploads(inputs, tenant_id, ports.clock.now(), ports, "/inputs")
     now = ports.clock.now()
     run = new_run(version, plan, inputs, now=now)
     run.priority, run.tags = options.get("priority", 5), list(dict.fromkeys(options.get("tags", ())))

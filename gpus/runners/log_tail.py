@@ -63,7 +63,9 @@ class LogTail:
         first, before = begin, self._before(logs, begin, offset)
         if end - begin > MAX_CHARS:  # from a whole line on: it may begin in the middle of a signature
             first, before = logs.find("\n", end - MAX_CHARS, end) + 1 or end, ""
-        dropped = logs.count("\n", begin, first) + (begin < first == end and logs[end - 1] != "\n")
+        dropped = logs.count("\n", begin, first)
+        if begin < first == end and logs[end - 1] != "\n":
+            dropped += 1  # the last dropped line has no end yet
         signatures = SignatureFilter()
         signatures.filter(before)
         new = signatures.filter(logs[first:end]).removesuffix("\n")

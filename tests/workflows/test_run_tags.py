@@ -85,7 +85,7 @@ def test_each_start_writes_the_tags_of_its_run(desk: Desk) -> None:
 def test_the_migration_writes_the_tags_of_earlier_runs(
     desk: Desk, version: Version, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    migration = import_module("workflows.migrations.0014_run_tags")
+    migration = import_module("workflows.migrations.0015_fill_run_tags")
     monkeypatch.setattr(migration, "PAGE", 1_000)
     runs = make_runs(version, desk.tenant)
     Run.objects.filter(id=runs[0].id).update(tags=[])

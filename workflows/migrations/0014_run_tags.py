@@ -1,27 +1,6 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-PAGE = 1000
-
-
-def fill(apps, schema_editor):
-    """For runs that were started before there were rows of tags."""
-    alias = schema_editor.connection.alias
-    tags = apps.get_model("workflows", "RunTag").objects.using(alias)
-    runs = apps.get_model("workflows", "Run").objects.using(alias)
-    tagged = runs.exclude(tags=[]).order_by("id").only("tenant_id", "tags")
-    last = ""
-    while page := list(tagged.filter(id__gt=last)[:PAGE]):
-        tags.bulk_create(
-            [
-                tags.model(run_id=run.id, tenant_id=run.tenant_id, tag=tag)
-                for run in page
-                for tag in dict.fromkeys(run.tags)
-            ]
-        )
-        last = page[-1].id
-
-
 class Migration(migrations.Migration):
     dependencies = [
         ("jobs", "0028_limits_of_tenants"),
@@ -65,5 +44,4 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunPython(fill, migrations.RunPython.noop, elidable=True),
     ]

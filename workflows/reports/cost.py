@@ -48,7 +48,8 @@ def cost_of(run: Run) -> Cost:
     """Add up a run's GPU-seconds: one query, which reads the rows of its jobs by their indexes."""
     is_postgresql = connection.vendor == "postgresql"
     # on SQLite a transaction takes the write lock, also for a read
-    with transaction.atomic() if is_postgresql else nullcontext(), connection.cursor() as cursor:
+    scope = transaction.atomic() if is_postgresql else nullcontext()
+    with scope, connection.cursor() as cursor:
         if is_postgresql:
             # it expects far too many sub-runs: to compile the query took 2.5 s, to run it 0.4 s
             cursor.execute("SET LOCAL jit = off")

@@ -137,7 +137,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def driver_cursor(self) -> sqlite3.Cursor:
         """Return a cursor that takes SQL of the driver, with ``?`` for values."""
         connection: sqlite3.Connection = self.connection
-        return connection.cursor(factory=lambda owner: _DriverCursor(owner, self._poll))
+        return connection.cursor(factory=lambda owner: _Polling(owner, self._poll))
 
     def _start_transaction_under_autocommit(self) -> None:
         """Begin a transaction, polling for the lock. Raises OperationalError if it was taken for all of
@@ -188,10 +188,6 @@ class _Polling(sqlite3.Cursor):
         self.execute("BEGIN IMMEDIATE")  # a repeated call must not write its first rows again
         with self.connection:
             return super().executemany(*given)
-
-
-class _DriverCursor(_Polling):
-    """A cursor of the driver."""
 
 
 class _DjangoCursor(_Polling, base.SQLiteCursorWrapper):  # type: ignore[misc]
