@@ -14,11 +14,10 @@ is refused, so erased bytes do not come back. A day later, the empty object is o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TypeVar
 
 from django.conf import settings
@@ -96,7 +95,7 @@ def remove_announced(store: Store, now: datetime, most: int) -> Removed:
     for some in _pages(ids):
         if not removal.goes_on:
             break
-        removal.of_announced(some)
+        removal.remove_announced(some)
     return removal.done(len(ids))
 
 
@@ -113,23 +112,19 @@ class _Removal:
     def goes_on(self) -> bool:
         return self._in_a_row < _MOST_FAILURES
 
-    def of_announced(self, ids: Sequence[str]) -> None:
+    def remove_announced(self, ids: Sequence[str]) -> None:
         """Remove the objects of announced artifacts, except those that another process removes."""
         now = self._now()
         claim = _claim(now) + _BATCH_TIME
         rows = _claim_unused(ids, now, claim)
-        batch = _Batch(row.pk for row in rows)
-        try:
-            for row in self._begun(rows, batch):
-                self._count(partial(_remove_object, row, self._store, now), row.pk, batch)
-        finally:
-            mine = Artifact.objects.filter(state=State.GONE, removed_at=None)
-            with transaction.atomic():
-                mine.filter(pk__in=batch.removed).update(removed_at=now)
-                due_again = now - TOMBSTONE_TIME - _REMOVAL_TIME
-                mine.filter(pk__in=batch.left, tombstoned_at=claim).update(tombstoned_at=due_again)
+        removed, left = self._remove_each(rows, lambda row: _remove_object(row, self._store, now))
+        mine = Artifact.objects.filter(state=State.GONE, removed_at=None)
+        with transaction.atomic():
+            mine.filter(pk__in=removed).update(removed_at=now)
+            due_again = now - TOMBSTONE_TIME - _REMOVAL_TIME
+            mine.filter(pk__in=left, tombstoned_at=claim).update(tombstoned_at=due_again)
 
-    def of_unknown(self, objects: Sequence[StoredObject]) -> None:
+    def remove_unknown(self, objects: Sequence[StoredObject]) -> None:
         """Remove objects under rows of their own, which keep their contents from being promised meanwhile.
         If the store does not remove one, `remove_announced` finds its row."""
         now = self._now()
@@ -148,47 +143,39 @@ class _Removal:
         ]
         Artifact.objects.bulk_create(made, ignore_conflicts=True)  # one promised meanwhile has a row
         rows = list(Artifact.objects.filter(pk__in=[row.pk for row in made]))
-        batch = _Batch(row.pk for row in rows)
-        try:
-            for row in self._begun(rows, batch):
-                self._count(partial(self._store.remove, row.key), row.pk, batch)
-        finally:  # a listing finds the objects that are left
-            Artifact.objects.filter(pk__in=[*batch.removed, *batch.left]).delete()
+        removed, left = self._remove_each(rows, lambda row: self._store.remove(row.key))
+        Artifact.objects.filter(
+            pk__in=[*removed, *left]
+        ).delete()  # a listing finds the objects that are left
 
     def done(self, looked: int) -> Removed:
         return Removed(looked, self._removed, self._failed, self._fault)
 
-    def _begun(self, rows: Sequence[Artifact], batch: _Batch) -> Iterator[Artifact]:
-        """Yield rows whose removal begins now, as long as the batch has time."""
+    def _remove_each(
+        self, rows: Sequence[Artifact], remove: Callable[[Artifact], None]
+    ) -> tuple[list[str], list[str]]:
+        """Return the ids of the rows whose objects were removed, and of those that the batch had no time
+        for."""
         until = time.monotonic() + _BATCH_TIME.total_seconds()
-        for row in rows:
+        removed: list[str] = []
+        for place, row in enumerate(rows):
             if not self.goes_on or time.monotonic() > until:
-                return
-            batch.left.remove(row.pk)
-            yield row
-
-    def _count(self, remove: Callable[[], None], pk: str, batch: _Batch) -> None:
-        try:
-            remove()
-        except StoreError as error:
-            self._failed += 1
-            self._in_a_row += 1
-            self._fault = str(error)
-            return
-        batch.removed.append(pk)
-        self._removed += 1
-        self._in_a_row = 0
+                return removed, [left.pk for left in rows[place:]]
+            try:
+                remove(row)
+            except StoreError as error:
+                self._failed += 1
+                self._in_a_row += 1
+                self._fault = str(error)
+            else:
+                removed.append(row.pk)
+                self._removed += 1
+                self._in_a_row = 0
+        return removed, []
 
     def _now(self) -> datetime:
         """The time: a step may last longer than `_REMOVAL_TIME`."""
         return self._began_at + timedelta(seconds=time.monotonic() - self._began)
-
-
-class _Batch:
-    """Ids of rows whose objects are removed together. left: their removal has not begun."""
-
-    def __init__(self, ids: Iterable[str]) -> None:
-        self.left, self.removed = set(ids), list[str]()
 
 
 def _due(now: datetime) -> QuerySet[Artifact]:
@@ -341,7 +328,7 @@ def remove_unknown(
     for some in _pages(list(old.values())):
         if not removal.goes_on:
             break
-        removal.of_unknown(some)
+        removal.remove_unknown(some)
     return removal.done(len(objects))
 
 
