@@ -248,6 +248,23 @@ def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(theatre: Theatre
     assert film.state == "stored"
 
 
+def test_an_erasure_stops_while_the_files_may_be_on_another_host_and_goes_on(theatre: Theatre) -> None:
+    film = make_artifact(theatre)
+    make_artifact(theatre, b"another")
+    each = {"a": {**model(payload={"film": {"$ref": "inputs.film"}}), "map": {"over": [1, 2, 3]}}}
+    run = theatre.to_end(theatre.start({"nodes": each}, {"film": ref(film.pk)}))
+    run = erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=1)
+    done, now = run.erased_up_to, theatre.ports.clock.now()
+    process = Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
+    assert erasing.erase_jobs(run, theatre.ports) == 0
+    run.refresh_from_db()
+    assert (run.erased_up_to, run.erased_at) == (done, None)
+    process.delete()
+    assert erasing.erase_jobs(run, theatre.ports) == 2
+    run.refresh_from_db()
+    assert run.erased_at is not None
+
+
 def test_a_foreign_artifact_in_inputs_is_not_kept(theatre: Theatre) -> None:
     film = make_artifact(theatre, tenant_id=10**6)
     theatre.start(NODES, {"film": ref(film.pk)})

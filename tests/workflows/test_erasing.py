@@ -101,15 +101,27 @@ def test_a_sub_run_is_not_erased_alone(theatre: Theatre) -> None:
 def test_the_data_of_many_jobs_is_erased_by_a_sweep(theatre: Theatre) -> None:
     run = ended(theatre)
     assert erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=2).erased_at is None
+    sweep = erasing_runs.ErasingRunsSweep()
     for _ in range(5):
         assert erasing_runs.is_needed(theatre.ports)
-        erasing_runs.sweep(theatre.ports, jobs_at_once=2)
+        sweep(theatre.ports, jobs_at_once=2)
         if not erasing_runs.is_needed(theatre.ports):
             break
     run.refresh_from_db()
     assert run.erased_at is not None
     assert SECRET not in everything()
-    assert erasing_runs.sweep(theatre.ports, jobs_at_once=2).looked == 0
+    assert sweep(theatre.ports, jobs_at_once=2).looked == 0
+
+
+def test_runs_that_can_not_be_erased_yet_do_not_delay_others(theatre: Theatre) -> None:
+    first, second = (theatre.to_end(theatre.start({"nodes": {"a": model()}}, {"x": SECRET})) for _ in "ab")
+    for run in (first, second):
+        erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=0)
+    Job.objects.filter(followed_by=f"run:{first.id}").update(state="queued", finished_at=None)
+    theatre.keeps_laws = False
+    sweep = erasing_runs.ErasingRunsSweep(max_runs=1)
+    assert [sweep(theatre.ports).repaired for _ in range(2)] == [0, 1]
+    assert list(Run.objects.filter(erased_at=None)) == [first]
 
 
 def test_a_run_under_way_keeps_its_data(theatre: Theatre) -> None:

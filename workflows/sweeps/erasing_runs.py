@@ -26,14 +26,24 @@ def is_needed(_ports: Ports) -> bool:
     return _any_erasing()
 
 
-def sweep(ports: Ports, *, jobs_at_once: int = JOBS_AT_ONCE) -> SweepCount:
-    """looked: runs. repaired: jobs whose data was erased."""
-    erased = 0
+class ErasingRunsSweep:
+    """Remembers up to which run it has come: runs whose jobs can't be erased yet don't delay the others.
+    max_runs: that one call looks at."""
 
-    def erase(run: Run) -> bool:
-        nonlocal erased
-        erased += erase_jobs(run, ports, jobs_at_once)
-        return True
+    def __init__(self, max_runs: int = MAX_RUNS) -> None:
+        self._max_runs = max_runs
+        self._after = ""
 
-    count = sweep_rows("erasing_runs", _erasing().order_by("erase_requested_at")[:MAX_RUNS], erase)
-    return SweepCount(count.looked, erased, count.failed, count.notes)
+    def __call__(self, ports: Ports, *, jobs_at_once: int = JOBS_AT_ONCE) -> SweepCount:
+        """looked: runs. repaired: jobs whose data was erased."""
+        erased = 0
+
+        def erase(run: Run) -> bool:
+            nonlocal erased
+            erased += erase_jobs(run, ports, jobs_at_once)
+            return True
+
+        runs = list(_erasing().filter(id__gt=self._after).order_by("id")[: self._max_runs])
+        self._after = runs[-1].id if len(runs) == self._max_runs else ""
+        count = sweep_rows("erasing_runs", runs, erase)
+        return SweepCount(count.looked, erased, count.failed, count.notes)

@@ -28,6 +28,7 @@ class WorkflowSweeps:
 
     def __init__(self) -> None:
         self._due_schedules = due_schedules.DueSchedulesSweep()
+        self._erasing_runs = erasing_runs.ErasingRunsSweep()
 
     def entries(self) -> Mapping[str, Entry]:
         """Return the entries by name, in the order in which a tick runs them."""
@@ -44,7 +45,7 @@ class WorkflowSweeps:
             "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
             "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
             "erasing_runs": Entry(
-                erasing_runs.sweep,
+                self._erasing_runs,
                 erasing_runs.PERIOD_SECONDS,
                 slow=True,
                 is_needed=erasing_runs.is_needed,
