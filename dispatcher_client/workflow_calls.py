@@ -322,12 +322,14 @@ class WorkflowCalls(Calls):
         """Answer a human node. key: such as ``best``, or ``best[3]``. round: of the node that asks, as in
         `RunNode.round`: a node that was restarted since is not answered; None: any.
 
-        All tries carry one idempotency key (a new one by default): after a lost response they answer no
-        further question. Raises `Conflict` if there is another answer or round, `NotAllowed` if the node
-        names other keys in `answer_by`, `Problem` (410) if the time for it is over, `Invalid` for an answer
-        that is none of the choices or does not match the form."""
+        A try after a lost response answers no further question: without `round`, all tries carry one
+        idempotency key (a new one by default); with it, they carry a key only if one is given. Raises
+        `Conflict` if there is another answer or round, `NotAllowed` if the node names other keys in
+        `answer_by`, `Problem` (410) if the time for it is over, `Invalid` for an answer that is none of the
+        choices or does not match the form."""
         sent = {"answer": answer} if round is None else {"answer": answer, "round": round}
-        headers = {"Idempotency-Key": key_of_request(idempotency_key)}
+        needs_key = round is None or idempotency_key is not None
+        headers = {"Idempotency-Key": key_of_request(idempotency_key)} if needs_key else {}
         return await self._post(f"{_run_path(run_id)}/waits/{quote(key, safe='')}", _read_run, sent, headers)
 
     async def signal(

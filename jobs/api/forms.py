@@ -69,7 +69,7 @@ class SubmitFormParser(BaseParser):
     ) -> SubmitForm:
         view, request = (parser_context or {})["view"], (parser_context or {})["request"]
         content_type = str(request.META.get("CONTENT_TYPE", ""))
-        body = _Body(stream, expect_body(view, request.META))
+        body = _Body(stream, expect_body(view, request.META), view)
         parts = _Parts(view.max_job_bytes())
         try:
             parts.read(body, _boundary_of(content_type))
@@ -208,17 +208,17 @@ def _refuse_encoding(encoding: str) -> None:
 
 
 class _Body:
-    """The received body. most: its limit in bytes. tail: its last bytes."""
+    """The received body. most: its limit in bytes. view: whose limit it is. tail: its last bytes."""
 
-    def __init__(self, stream: Any, most: int) -> None:
-        self._stream, self.most, self.tail = stream, most, b""
+    def __init__(self, stream: Any, most: int, view: Any) -> None:
+        self._stream, self.most, self._view, self.tail = stream, most, view, b""
         self._read = 0
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(size if size >= 0 else _IN_MEMORY_BYTES)
         self._read += len(data)
         if self._read > self.most:
-            raise too_large(self.most)
+            raise too_large(self.most, self._view)
         self.tail = (self.tail + data)[-_TAIL_BYTES:]
         return data
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Exists, OuterRef, Subquery
+from django.db.models import Count, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import PoolDepth
-from gpus.models import ModelConfig, Pause, Placement, Pool
+from gpus.models import ModelConfig, Pause, Pool
 from gpus.protocol import CircuitState
 from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf
@@ -113,9 +113,7 @@ def queue_snapshot(
     which costs one query per pool with waiting jobs. most_counted: jobs of a state outside the queue."""
     depths, away = depths_by_pool(leases)
     pauses = {(one.kind, one.name): one for one in queries.pauses()}
-    is_fit = Exists(Placement.objects.filter(queries.FIT, model=OuterRef("pk")))
-    rows = list(ModelConfig.objects.order_by("name").values_list("name", "pool_id", is_fit))
-    configs, fit = {name: pool for name, pool, _ in rows}, {name for name, _, runs in rows if runs}
+    configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
     running = dict(
         Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
     )
@@ -129,7 +127,7 @@ def queue_snapshot(
     for model, pool in configs.items():
         depth = depths.get(pool)
         waits_since = oldest.get(model)
-        is_estimated = model in fit and depth is not None and depth.waiting.get(model)
+        is_estimated = bool(depth and depth.waiting.get(model)) and queries.has_capacity(model)
         lines.append(
             ModelQueue(
                 model=model,

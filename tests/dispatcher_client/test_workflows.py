@@ -217,6 +217,19 @@ def test_all_tries_of_a_signal_carry_one_key(server: Scripted, new_client: NewCl
     assert len(set(server.keys)) == 1
 
 
+def test_an_answer_for_a_round_carries_only_a_key_that_is_given(
+    server: Scripted, new_client: NewClient
+) -> None:
+    client = new_client(server.url, "the-key", retry_seconds=20)
+    server.will(drop, *[says(409, {"code": "not_waiting"})] * 3)
+    for given in ({}, {"round": 2}, {"round": 2, "idempotency_key": "k"}):
+        with pytest.raises(Conflict):
+            client.workflows.answer("R", "best", 1, **given)
+    lost, *keys = [asked.headers.get("idempotency-key") for asked in server.asked]
+    assert keys == [lost, None, "k"]
+    assert lost
+
+
 def test_all_tries_of_a_start_carry_one_key(server: Scripted, new_client: NewClient) -> None:
     server.will(drop, drop, says(404, {"code": "unknown_workflow"}))
     with pytest.raises(NotFound):

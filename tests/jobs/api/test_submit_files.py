@@ -11,11 +11,13 @@ import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
+from django.test import RequestFactory
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.store.contract import Store, StoreUnavailable
@@ -25,6 +27,7 @@ from foundation.http_api.problems import Problem
 from foundation.ids import new_id
 from gpus.models import Process
 from jobs.api import forms
+from jobs.api.submit import Submit
 from jobs.models import Job
 from tests.support.api_world import Account, ApiWorld, make_model
 
@@ -368,6 +371,20 @@ def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.Mo
     assert not Artifact.objects.exists()
 
 
+def test_a_form_without_a_length_over_its_limits_is_refused_as_others_are(
+    rf: RequestFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, max_form_bytes=1000, max_payload_bytes=1000)
+    request = rf.post(SUBMIT)
+    request.META |= {"CONTENT_TYPE": f"{forms.FORM}; boundary={BOUNDARY}", "CONTENT_LENGTH": ""}
+    view = Submit(request=request)
+    long = BytesIO(JOB_PART + part("f", bytes(100_000), filename="f") + END)
+    with pytest.raises(Problem) as refused:
+        forms.SubmitFormParser().parse(long, None, {"view": view, "request": request})
+    assert refused.value.code == "payload_too_large"
+    assert "(DISPATCHER_MAX_FORM_BYTES sets this limit)" in refused.value.detail
+
+
 def test_a_full_disk_refuses_a_form_and_leaves_nothing(
     acme: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +431,8 @@ def test_the_part_job_takes_no_more_memory_than_a_submit() -> None:
     try:
         with pytest.raises(Problem) as refused:
             forms._Parts(1_000_000).read(
-                forms._Body(Endless(60_000_000), 100_000_000), forms._boundary_of(f"a; boundary={BOUNDARY}")
+                forms._Body(Endless(60_000_000), 100_000_000, None),
+                forms._boundary_of(f"a; boundary={BOUNDARY}"),
             )
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -101,6 +101,14 @@ def test_without_a_healthy_server_there_is_no_drain_estimate() -> None:
     assert look(layer=layer).lines[0].drain_seconds is None
 
 
+def test_a_model_without_its_runner_has_a_drain_estimate_on_pinned_servers_only() -> None:
+    server = make_server("a", model=make_model("flux", model_type="gone"))
+    layer = Depths({"flux": PoolDepth("flux", {"flux": 2}, 0, {"free": 1})})
+    assert look(layer=layer).lines[0].drain_seconds is None
+    Server.objects.filter(name=server.name).update(host="box-1")
+    assert look(layer=layer).lines[0].drain_seconds == 12.0
+
+
 def test_without_redis_waiting_is_unknown_and_each_fleet_is_tried_once() -> None:
     model = make_model("flux")
     make_model("zimg")
@@ -177,7 +185,7 @@ def test_more_jobs_cost_no_more_queries() -> None:
         with CaptureQueriesContext(connection) as queries:
             look(layer=layer)
         calls.append([query["sql"] for query in queries.captured_queries])
-    assert len(calls[1]) <= len(calls[0]) <= 12
+    assert len(calls[1]) <= len(calls[0]) <= 14
     over_jobs = [sql for sql in calls[1] if 'FROM "jobs_job"' in sql and "COUNT(" in sql.upper()]
     assert over_jobs == []
 
