@@ -83,9 +83,8 @@ def has_content(path: Path, size: int, sha256: str) -> bool:
     """Return True if there is a file with these bytes."""
     try:
         status = path.stat()
-        if (
-            not stat.S_ISREG(status.st_mode) or status.st_size != size
-        ):  # a pipe would block, a device never end
+        # a pipe would block, a device never end
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return False
         with path.open("rb") as file:
             return _digest(file) == sha256

@@ -4,7 +4,7 @@ from foundation.database.index_operations import AddIndex
 
 
 class Migration(migrations.Migration):
-    """The order of lists of one state: among 100,000 stored artifacts a few are promised."""
+    """Indexes for lists filtered by state, in which rows of one state are rare."""
 
     atomic = False
 

@@ -20,9 +20,6 @@ from gpu_host.node.runs import Counters, Run, RunLog, RunOrder
 CANCELLED_ANSWER = b'{"status": "failed", "error": "The run was cancelled.", "error_code": "cancelled"}'
 
 
-"""Names of dispatcher slots that are kept; there are fewer real slots on a node."""
-
-
 class Refused(Exception):
     """The run is not admitted. code: stable, for callers."""
 

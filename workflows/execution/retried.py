@@ -31,7 +31,7 @@ from workflows.execution.reads import EndedNodes
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
 
 _POSTPONED = "later:"
-_BAD = NodeState.FAILED, NodeState.CANCELLED
+_UNSUCCESSFUL = NodeState.FAILED, NodeState.CANCELLED
 """States of nodes that a later success completes: a sub-run may have been cancelled alone."""
 
 
@@ -188,12 +188,12 @@ def refuse_unwanted(run: Run) -> None:
     part = run
     while part.parent_node_id is not None:
         node = Node.objects.select_related("run").defer("settings", "output").get(id=part.parent_node_id)
-        if (why := _drops(node.run, node)) is not None:
+        if (why := _why_output_is_dropped(node.run, node)) is not None:
             raise OutputNotWanted(f"Run {node.run_id}, whose node {node.key} is run {part.id}, {why}.")
         part = node.run
 
 
-def _drops(run: Run, node: Node) -> str | None:
+def _why_output_is_dropped(run: Run, node: Node) -> str | None:
     """Return why a run would drop a later success of its node's sub-run, and what to do; None if it would
     take it."""
     restart = f'restart that run with {{"nodes": ["{node.base}"]}}'
@@ -205,16 +205,16 @@ def _drops(run: Run, node: Node) -> str | None:
         return f"is being cancelled; once it has ended, {restart}"
     if node.finished_at is None or _is_newest_failure(run, node):
         return None
-    if node.state in _BAD:
+    if node.state in _UNSUCCESSFUL:
         return "has run this node again since; restart the newest sub-run of the node"
     return f"took its output; once it has ended, {restart}"
 
 
 def _is_newest_failure(run: Run, node: Node) -> bool:
-    """Return True if this node, or item of a map, has failed and was not restarted since."""
-    if node.state not in _BAD:
+    """Return True if this node, or item of a map, has failed or was cancelled, and has not run again."""
+    if node.state not in _UNSUCCESSFUL:
         return False
-    if node.index is None and run.node_states[node.base] not in _BAD:
+    if node.index is None and run.node_states[node.base] not in _UNSUCCESSFUL:
         return False
     return not Node.objects.filter(run=run, key=node.base, round__gt=node.round).exists()
 
@@ -231,7 +231,7 @@ def _take_output(run: Run, node: Node, ended: EndedNodes) -> bool:
 
 def _has_gone_on(run: Run, plan: Plan, node: Node) -> bool:
     """Return True if a node after this failed one has begun, or the handler of failures."""
-    if run.node_states[node.base] not in _BAD:
+    if run.node_states[node.base] not in _UNSUCCESSFUL:
         return False  # an item of a map that has not failed: the nodes after it do not depend on it
     if plan.on_failure is not None and run.node_states[plan.on_failure.key] != NodeState.PENDING:
         return True

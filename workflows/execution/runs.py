@@ -12,7 +12,6 @@ from foundation.json_text import canonical_json
 from jobs.domain.errors import Refused
 from jobs.ports import Ports
 from jobs.submission.request import CheckBudget, check_payload
-from workflows.definition.literals import MAX_VERSION
 from workflows.domain.errors import InputsTooLarge
 from workflows.domain.plan import Plan
 from workflows.domain.states import NodeState
@@ -46,8 +45,6 @@ def check_value(
 
 def find_version(tenant_id: int, name: str, number: int | None) -> Version | None:
     """Return a version of a tenant's workflow; the newest if no number is given."""
-    if number is not None and number > MAX_VERSION:
-        return None  # no column holds it: the database would raise
     found = Version.objects.select_related("workflow").filter(
         workflow__tenant_id=tenant_id, workflow__name=name
     )

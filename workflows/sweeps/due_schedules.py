@@ -88,14 +88,13 @@ class DueSchedulesSweep:
             total += _in_group(keys, ports, partial(_fire, watch=watch, limits=self._limits.fire))
             if watch.is_over:
                 break
-        else:
+        if not watch.is_over:
             total += self._pass_missed(ports)
         return total + self._start_next(ports)
 
     def _pass_missed(self, ports: Ports) -> SweepCount:
-        """Pass over due times that are too late to be started, when nothing else is due: there are 260,000 of
-        a schedule of each ten seconds that was down for a month, and its next start is behind them. What is
-        to be started keeps its pace."""
+        """Pass over due times that are too late to start, in more transactions than one. After a month down,
+        a 10-second schedule has 260,000 of them before its next start."""
         total, watch = SweepCount(), _Watch(ports, MISSED_SECONDS)
         work = partial(_fire_missed, watch=watch, limits=self._limits.fire)
         for _ in range(self._limits.missed_parts):

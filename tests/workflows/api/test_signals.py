@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from gpus.models import AuditEntry
@@ -154,6 +154,27 @@ def test_the_keys_of_a_tenant_are_bounded_and_deleted_in_time(
     assert send(acme, key="c").status_code == 200, "an old key takes no place"
     assert old_signals.sweep(world.ports) == SweepCount(looked=1, repaired=1)
     assert set(SentSignal.objects.values_list("key", flat=True)) == {"b", "c"}
+
+
+def test_old_keys_are_deleted_in_batches_up_to_an_error_of_the_database(
+    acme: Account, world: ApiWorld
+) -> None:
+    for key in "abc":
+        send(acme, key=key)
+    SentSignal.objects.update(sent_at=timezone.now() - timedelta(days=2))
+    deletes = 0
+
+    def refuse_second(execute: Any, sql: str, *rest: Any) -> Any:
+        nonlocal deletes
+        deletes += sql.startswith("DELETE")
+        if sql.startswith("DELETE") and deletes == 2:
+            raise OperationalError("locked")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(refuse_second):
+        assert old_signals.sweep(world.ports, batch=1) == SweepCount(looked=1, repaired=1, failed=1)
+    counts = [old_signals.sweep(world.ports, batch=1, max_batches=1) for _ in range(3)]
+    assert [count.repaired for count in counts] == [1, 1, 0]
 
 
 def test_an_operators_signal_is_audited_with_what_it_ended(operator: Account, world: ApiWorld) -> None:
