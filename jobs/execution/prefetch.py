@@ -58,9 +58,6 @@ class Ready(NamedTuple):
         return self.claimed.lease
 
 
-_NOTHING: tuple[Ready | None, float] = (None, 0.0)
-
-
 class PrefetchedRuns:
     """The prefetched runs of a worker's slots, by the attempt that runs there now (the holder). Thread-safe.
 
@@ -82,7 +79,8 @@ class PrefetchedRuns:
     def take(self, holder: Lease) -> Ready | None:
         """Remove and return the prefetched run of a holder that has ended."""
         with self._lock:
-            return self._held.pop(holder.attempt_id, _NOTHING)[0]
+            found = self._held.pop(holder.attempt_id, None)
+            return None if found is None else found[0]
 
     def leases(self) -> list[Lease]:
         """Return the leases of all prefetched runs."""
@@ -123,7 +121,7 @@ def return_overdue(prefetched: PrefetchedRuns, completion: Completion, ports: Po
 
 
 class SlotPrefetch:
-    """Reserves the next jobs of a worker's slots. Thread-safe. take: that of `PrefetchedRuns`.
+    """Reserves the next jobs of a worker's slots. Thread-safe.
 
     short_seconds: no job is prefetched behind a run that is expected to take longer, because a prefetched job
     is bound to one slot, and jobs that arrive later can't overtake it.
@@ -140,7 +138,6 @@ class SlotPrefetch:
         prefetched: PrefetchedRuns,
     ) -> None:
         self.short_seconds = settings.DISPATCHER.claim_ahead_seconds
-        self.take = prefetched.take
         self._ports, self._process, self._gate = ports, process, gate
         self._claims, self._completion, self._prefetched = claims, completion, prefetched
         self._lock = threading.Lock()
@@ -154,6 +151,10 @@ class SlotPrefetch:
             and not holder.spec.at_most_once
             and self._gate.may_claim()
         )
+
+    def take(self, holder: Lease) -> Ready | None:
+        """Remove and return the prefetched run of a holder that has ended."""
+        return self._prefetched.take(holder)
 
     def reserve(
         self,
