@@ -9,6 +9,6 @@ def test_the_bare_address_redirects_to_the_api_documentation(client):
 def test_a_missing_page_links_the_admin_site_and_the_api(client, db):
     answer = client.get("/queue/<submit>")
     text = answer.content.decode()
-    assert (answer.status_code, "/queue/%3Csubmit%3E" in text, "<submit>" in text) == (404, True, False)
+    assert (answer.status_code, "submit" in text) == (404, False)  # a path may have a key in it
     assert 'href="/admin/"' in text
     assert 'href="/api/v1/docs"' in text
