@@ -100,8 +100,8 @@ def remove_announced(store: Store, now: datetime, most: int) -> Removed:
 
 
 class _Removal:
-    """Removals of a step, until the store seems to be away. A batch is claimed in one transaction, its
-    objects are removed outside of any, and another transaction records what became of them."""
+    """Removals of a step, until the store seems to be away. One transaction claims the rows of a batch, then
+    the store removes their objects, and a second transaction records the removals."""
 
     def __init__(self, store: Store, now: datetime) -> None:
         self._store, self._began_at, self._began = store, now, time.monotonic()

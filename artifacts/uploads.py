@@ -230,8 +230,8 @@ def put_until(now: datetime) -> datetime:
 
 
 def extend_put(row: Artifact, now: datetime) -> None:
-    """Note that one more URL is signed now to put the object. Unknown stays unknown: an earlier version may
-    have signed a URL that lives longer."""
+    """Move `put_until` to the end of a URL that is signed now. An empty `put_until` stays empty: an earlier
+    version may have signed a URL that lives longer."""
     if row.put_until is not None:
         row.put_until = max(row.put_until, put_until(now))
 

@@ -24,7 +24,7 @@ _BEGINS = frozenset(
     for whole in map("".join, product(_SEPARATORS, _NAMES, _EQUALS))
     for length in range(1, len(whole) + 1)
 )
-"""Texts that the value of a signature, or the rest of what comes before it, may follow."""
+"""Beginnings of the parameter of a signature, up to the whole of its separator, name and equals sign."""
 _LONGEST_BEGIN = max(map(len, _BEGINS))
 
 
@@ -57,7 +57,7 @@ class SignatureFilter:
 
 
 def _begin_at_the_end(text: str) -> str:
-    """Return the longest end of a text after which the value of a signature may follow."""
+    """Return the longest end of a text that is in `_BEGINS`, or an empty text."""
     for length in range(min(_LONGEST_BEGIN, len(text)), 0, -1):
         if text[-length:].lower() in _BEGINS:
             return text[-length:]

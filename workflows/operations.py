@@ -147,9 +147,9 @@ def check_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> P
 
 
 def doubts(tenant_id: int, plan: Plan, *, ports: Ports) -> dict[str, str]:
-    """Return what would fail, or wait for nobody, if a definition ran now, as texts by JSON pointer. The
-    tenant may make it before: sub-workflows that it has not stored, inputs that the newest version refuses,
-    and names in `answer_by` that none of its API keys has."""
+    """Return warnings of a definition, by JSON pointer: sub-workflows that the tenant has not stored, inputs
+    that their newest version refuses, and names in `answer_by` that none of its API keys has. They are no
+    errors: the tenant may store or make these before it starts a run."""
     return _doubtful_sub_runs(tenant_id, plan, ports) | _unknown_keys(tenant_id, plan)
 
 
@@ -596,8 +596,8 @@ def answer_wait(
 
 
 def _asked_wait(run: Run, key: str, round_number: int | None) -> tuple[Wait, int]:
-    """Return the wait of a human node in a round, and the node's newest round. round_number: None: that one.
-    Raises UnknownNode, NotWaitingForAnswer, OtherRound."""
+    """Return the wait of a human node in a round, and the node's newest round. round_number: None: the newest
+    round. Raises UnknownNode, NotWaitingForAnswer, OtherRound."""
     nodes = Node.objects.filter(run=run, key=key).order_by("-round")
     newest = nodes.values_list("round", flat=True).first()
     if newest is None:

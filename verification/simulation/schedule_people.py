@@ -348,12 +348,14 @@ def _judge_keys(ledger: Ledger, firings: Sequence[Firing]) -> Iterator[str]:
 
 
 def _judge_edits(ledger: Ledger, firings: Sequence[Firing]) -> Iterator[str]:
-    """A rule starts what comes due under it, and of earlier due times only those that the rule before it had,
-    too; and each due time of a rule in force has one firing."""
+    """Yield firings with a due time from before their rule that the rule before it did not have, and due
+    times of a rule in force that have no firing, or several."""
     jobs = Job.objects.in_bulk([one.job_id for one in firings if one.job_id])
     for one in firings:
-        if one.job_id is not None and not _may_start(ledger, one.due_at, jobs[one.job_id].payload["rule"]):
-            number = jobs[one.job_id].payload["rule"]
+        if one.job_id is None:
+            continue
+        number = jobs[one.job_id].payload["rule"]
+        if not _may_start(ledger, one.due_at, number):
             yield f"edited: {one} of {ledger.mark} came before its rule {number} or is none of its due times"
     for rule, following in zip(ledger.rules, [*ledger.rules[1:], None], strict=True):
         first = START + timedelta(seconds=rule.done_at + MOMENT)

@@ -68,11 +68,11 @@ class Left:
         return replace(self, seconds=self.seconds * count, unanswered=unanswered)
 
     def delayed(self, seconds: float) -> Left:
-        """Return what is left of a node that starts so many seconds later."""
+        """Return the rest of the same node if it starts `seconds` later."""
         return replace(self, seconds=self.seconds + seconds, unanswered=_sum(self.unanswered, seconds))
 
     def after(self, seconds: float) -> Left:
-        """Return what is left of a node that has run for so many seconds."""
+        """Return the rest of the same node once it has run for `seconds`."""
         unanswered = None if self.unanswered is None else max(self.unanswered - seconds, 0.0)
         return replace(self, seconds=max(self.seconds - seconds, 0.0), unanswered=unanswered)
 

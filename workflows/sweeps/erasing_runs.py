@@ -27,8 +27,8 @@ def is_needed(_ports: Ports) -> bool:
 
 
 class ErasingRunsSweep:
-    """Remembers up to which run it has come: runs whose jobs can't be erased yet don't delay the others.
-    max_runs: that one call looks at."""
+    """Erases the data of runs in the order of their ids, and remembers the last run of each call: runs whose
+    jobs can't be erased yet do not delay the others. max_runs: most runs of one call."""
 
     def __init__(self, max_runs: int = MAX_RUNS) -> None:
         self._max_runs = max_runs

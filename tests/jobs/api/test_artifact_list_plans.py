@@ -1,4 +1,4 @@
-"""Lists of artifacts with a rare state read an index to their rows, whoever asks."""
+"""A list of artifacts with a rare state finds its rows by an index, for tenants and for operators."""
 
 from __future__ import annotations
 
