@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from django.conf import settings
 from django.db import transaction
@@ -30,6 +29,7 @@ from artifacts.models import Artifact, ArtifactUse, RunUpload
 from artifacts.reservations import OPEN_TIME
 from artifacts.store.contract import MAX_SIGNED_SECONDS, Store, StoredObject, StoreError
 from artifacts.uploads import put_until
+from artifacts.uses import in_groups
 from foundation.ids import new_id
 
 State = Artifact.State
@@ -54,7 +54,6 @@ store was asked a moment later."""
 _ERASING_SECONDS = 20.0
 """The request begins no further removal after this time."""
 _TOGETHER, _AT_ONCE = 100, 8
-_Some = TypeVar("_Some")
 _USES = ArtifactUse.objects.filter(artifact_id=OuterRef("pk"))
 
 
@@ -75,7 +74,7 @@ def announce_unused(now: datetime, most: int) -> int:
     expired = Artifact.objects.filter(expires_at__lt=now, tombstoned_at=None, removed_at=None)
     ids = list(expired.order_by("expires_at").values_list("pk", flat=True)[:most])
     done = 0
-    for some in _pages(ids):
+    for some in in_groups(ids, _TOGETHER):
         with transaction.atomic():
             locked = _locked(some)
             used = _used(locked)
@@ -92,7 +91,7 @@ def remove_announced(store: Store, now: datetime, most: int) -> Removed:
     due = _due(now).order_by("tombstoned_at")
     ids = list(due.values_list("pk", flat=True)[:most])
     removal = _Removal(store, now)
-    for some in _pages(ids):
+    for some in in_groups(ids, _TOGETHER):
         if not removal.goes_on:
             break
         removal.remove_announced(some)
@@ -220,7 +219,7 @@ def erase_unused(artifact_ids: Iterable[str], now: datetime) -> list[str]:
     """Make those artifacts gone that nothing uses, inside a transaction that has dropped uses of them; return
     their ids. After its commit, `remove_erased` removes their objects."""
     erased: list[str] = []
-    for some in _pages(sorted(set(artifact_ids))):  # sorted: transactions wait in one order
+    for some in in_groups(sorted(set(artifact_ids)), _TOGETHER):  # sorted: transactions wait in one order
         used = _used(locked := _locked(some))
         rows = Artifact.objects.filter(pk__in=[pk for pk in locked if pk not in used], removed_at=None)
         rows = rows.exclude(state=State.GONE)
@@ -288,7 +287,7 @@ def forget_gone(now: datetime, most: int) -> int:
     """Delete the rows of artifacts that were removed longer ago than the retention time."""
     kept = now - timedelta(days=settings.DISPATCHER.retention_days)
     ids = list(Artifact.objects.filter(removed_at__lt=kept).values_list("pk", flat=True)[:most])
-    for some in _pages(ids):
+    for some in in_groups(ids, _TOGETHER):
         Artifact.objects.filter(pk__in=some).delete()
     return len(ids)
 
@@ -325,7 +324,7 @@ def remove_unknown(
         if attempt in live:
             old.pop(key, None)
     removal = _Removal(store, now)
-    for some in _pages(list(old.values())):
+    for some in in_groups(old.values(), _TOGETHER):
         if not removal.goes_on:
             break
         removal.remove_unknown(some)
@@ -357,7 +356,3 @@ def _used(ids: Sequence[str]) -> set[str]:
     it waited for them."""
     rows = Artifact.objects.filter(Exists(_USES), pk__in=ids)
     return set(rows.values_list("pk", flat=True))
-
-
-def _pages(some: Sequence[_Some]) -> list[Sequence[_Some]]:
-    return [some[first : first + _TOGETHER] for first in range(0, len(some), _TOGETHER)]

@@ -33,7 +33,7 @@ def find_unusable(
     """Return why artifacts can't be used by this tenant, by id: `MISSING` (also another tenant's),
     `NOT_UPLOADED` or `GONE`. Promised ones are asked for in the store. Raises StoreError."""
     found: dict[str, Artifact] = {}
-    for ids in _some(artifact_ids, _AMONG):
+    for ids in in_groups(artifact_ids, _AMONG):
         found |= Artifact.objects.filter(tenant_id=tenant_id).in_bulk(ids)
     confirm(found.values(), store, now)
     reasons = {State.PROMISED: NOT_UPLOADED, State.GONE: GONE}
@@ -48,7 +48,7 @@ def missing_among(tenant_id: int, artifact_ids: Collection[str]) -> set[str]:
     """Return those of these ids that no artifact of the tenant has, or one that was removed. The store is not
     asked: an upload may complete later."""
     found = set[str]()
-    for ids in _some(artifact_ids, _AMONG):
+    for ids in in_groups(artifact_ids, _AMONG):
         there = Artifact.objects.filter(tenant_id=tenant_id, id__in=ids).exclude(state=State.GONE)
         found |= set(ids) - set(there.values_list("id", flat=True))
     return found
@@ -59,13 +59,13 @@ def lock_for_use(artifact_ids: Iterable[str]) -> set[str]:
     that are there. A new use of them can be written until the transaction ends."""
     there: set[str] = set()
     marked: list[str] = []
-    for ids in _some(sorted(set(artifact_ids)), _AMONG):  # sorted: transactions wait in one order
+    for ids in in_groups(sorted(set(artifact_ids)), _AMONG):  # sorted: transactions wait in one order
         rows = Artifact.objects.select_for_update().filter(id__in=ids, state=State.STORED).order_by("id")
         for artifact_id, tombstoned_at in rows.values_list("id", "tombstoned_at"):
             there.add(artifact_id)
             if tombstoned_at is not None:
                 marked.append(artifact_id)
-    for ids in _some(marked, _AMONG):
+    for ids in in_groups(marked, _AMONG):
         Artifact.objects.filter(id__in=ids).update(tombstoned_at=None)
     return there
 
@@ -102,7 +102,7 @@ def add_run_uses(run_ids: Collection[str], tenant_id: int, value: Any) -> None:
     own = Artifact.objects.filter(tenant_id=tenant_id, pk__in=list(found)).values_list("pk", flat=True)
     there = sorted(lock_for_use(own))
     uses = (new_run_use(run_id, one) for run_id in run_ids for one in there)
-    for some in _some(uses, _AMONG):
+    for some in in_groups(uses, _AMONG):
         ArtifactUse.objects.bulk_create(some, ignore_conflicts=True)
 
 
@@ -118,7 +118,7 @@ def is_result_of(job_id: str, artifact_id: str) -> bool:
 
 def drop_uses(job_ids: Sequence[str]) -> None:
     """Remove the uses of these jobs."""
-    for ids in _some(job_ids, _AMONG):
+    for ids in in_groups(job_ids, _AMONG):
         ArtifactUse.objects.filter(job__in=ids).delete()
 
 
@@ -130,7 +130,8 @@ def drop_run_uses(run_ids: Sequence[str]) -> set[str]:
     return found
 
 
-def _some(values: Iterable[_Value], most: int) -> Iterable[list[_Value]]:
+def in_groups(values: Iterable[_Value], most: int) -> Iterable[list[_Value]]:
+    """Yield the values in lists of at most `most`."""
     iterator = iter(values)
     while some := list(islice(iterator, most)):
         yield some
