@@ -23,8 +23,6 @@ from jobs.domain.errors import Refused
 log = structlog.get_logger()
 
 API_PREFIX = "/api/"
-_READ_ONLY = "25006"
-"""PostgreSQL's read_only_sql_transaction."""
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.ParseError: "malformed_json",
     exceptions.AuthenticationFailed: "invalid_key",
@@ -53,7 +51,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem(error.status, error.code, str(error), retry_after_seconds=error.retry_after_seconds)
     if isinstance(error, StoreError):
         return store_problem(error)
-    if _is_database_away(error):
+    if isinstance(error, (OperationalError, InterfaceError)):
         log.error("database_unavailable", error=str(error).strip())
         return Problem(
             503,
@@ -88,13 +86,6 @@ def store_problem(error: StoreError) -> Problem:
     if isinstance(error, StoreFull):
         return Problem(507, "artifact_store_full", str(error), retryable=True, retry_after_seconds=60.0)
     return Problem(503, "artifact_store_unavailable", str(error))
-
-
-def _is_database_away(error: Exception) -> bool:
-    """Return True for a database that is unavailable or read-only (after a failover, a standby that is not
-    promoted yet)."""
-    state = getattr(error.__cause__, "sqlstate", None)
-    return isinstance(error, (OperationalError, InterfaceError)) or state == _READ_ONLY
 
 
 def answer(problem: Problem) -> HttpResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from a2wsgi import WSGIMiddleware
-from django.db import InternalError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InternalError, connection, connections
 
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
@@ -165,16 +166,22 @@ def test_livez_needs_no_thread(held: HeldSite) -> None:
     assert held.begun == []
 
 
+@pytest.mark.django_db
+@pytest.mark.database
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no such session")
 def test_a_read_only_standby_counts_as_an_unavailable_database() -> None:
-    class ReadOnly(Exception):
-        sqlstate = "25006"
-
-    error = InternalError("cannot execute INSERT in a read-only transaction")
-    error.__cause__ = ReadOnly()
-    problem = problem_of(error)
+    session = connections.create_connection(DEFAULT_DB_ALIAS)
+    with contextlib.closing(session), session.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+        with pytest.raises(DatabaseError) as refused:
+            cursor.execute("CREATE TABLE planted (n integer)")
+    problem = problem_of(refused.value)
     assert (problem.status, problem.code, problem.headers) == (
         503,
         "database_unavailable",
         {"Retry-After": "5"},
     )
+
+
+def test_an_aborted_transaction_is_no_unavailable_database() -> None:
     assert problem_of(InternalError("current transaction is aborted")).status == 500
