@@ -15,14 +15,12 @@ from django.db.models import Case, Q, QuerySet, When
 
 from gpus.registry.audit import record
 from jobs import transitions
-from jobs.domain.errors import NotCancellable
 from jobs.domain.states import JobState
-from jobs.execution.follow_ups import after_ends
 from jobs.models import Job
-from jobs.operations.jobs import CancelOutcome, move_to_cancelled, open_rounds
+from jobs.operations.jobs import cancel_each, open_rounds
 from jobs.ports import Ports
 from jobs.reports.jobs import JobFilter
-from jobs.transitions import WAITING, Ended
+from jobs.transitions import WAITING
 
 BULK_LIMIT = 1_000
 """Jobs per call, so that a request takes seconds; the caller repeats it while `remaining` is positive."""
@@ -56,19 +54,7 @@ def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK
     """Cancel matching jobs: first those that wait, then running ones, whose cancel is requested."""
 
     def cancel(job_ids: Sequence[str]) -> int:
-        ended: list[Ended] = []
-        requested: list[str] = []
-        for job_id in job_ids:
-            try:
-                outcome, end = move_to_cancelled(job_id, ports, by_operator=True)
-            except (NotCancellable, Job.DoesNotExist):
-                continue
-            ended.append(end)
-            if outcome is CancelOutcome.REQUESTED:
-                requested.append(job_id)
-        after_ends(ended, ports)
-        ports.announce(requested)
-        return len(ended)
+        return cancel_each(job_ids, ports=ports, by_operator=True)
 
     return _in_batches(chosen, BulkAction.CANCEL, cancel, by, at_most, ports=ports)
 

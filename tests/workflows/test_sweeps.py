@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from gpus.errors import LeasingUnavailable
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Event, Job
 from jobs.sweeps.base import SweepCount, sweep_rows
 from tests.support.factories import make_tenant
+from tests.support.fakes import AbsentLeases
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
-from workflows.execution import advancer, cancelling, reads
+from workflows.execution import advancer, reads
+from workflows.execution.advancer import Advancer
 from workflows.execution.due_runs import DueRuns
 from workflows.models import Node, Run, Version, Wait
 from workflows.signals import send_signal
@@ -110,22 +112,16 @@ def test_a_failure_whose_process_died_before_it_cancelled_the_others_cancels_the
 
 
 @pytest.mark.database
-def test_a_failure_cancels_the_others_once_redis_is_back(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_cancels_the_others_without_redis(theatre: Theatre) -> None:
+    """By their rows: a worker that still claims one of their tickets cannot start the job."""
     run = fail_beside(theatre)
-
-    def unavailable(*_: Any) -> None:
-        raise LeasingUnavailable("no Redis")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cancelling, "move_to_cancelled", unavailable)
-        theatre.advance(run)
-        theatre.advance(run)
-    assert states(run) == {"a": "failed", "b": "running", "ask": "cancelled"}
-    go_on_without_a_hint(theatre)
+    theatre.advancer = Advancer(replace(theatre.ports, leases=lambda _: AbsentLeases()))
     theatre.advance(run)
-    assert (run.state, states(run)["b"]) == (RunState.FAILED, "cancelled")
+    theatre.advance(run)
+    assert (run.state, states(run)) == (
+        RunState.FAILED,
+        {"a": "failed", "b": "cancelled", "ask": "cancelled"},
+    )
 
 
 @pytest.mark.database

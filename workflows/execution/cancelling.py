@@ -8,13 +8,9 @@ from datetime import datetime
 from django.db.models import F, Q, QuerySet
 
 from foundation.database.connections import write_lock
-from gpus.errors import LeasingUnavailable
-from jobs.domain.errors import NotCancellable
-from jobs.execution.follow_ups import after_ends
 from jobs.models import Job
-from jobs.operations.jobs import CancelOutcome, move_to_cancelled
+from jobs.operations.jobs import cancel_each
 from jobs.ports import Ports
-from jobs.transitions import Ended
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.waits import CANCELLED_BY, end_waits
 from workflows.models import Node, Run, Wait, follower_of
@@ -52,20 +48,7 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
 
 def _cancel_jobs(wanted: QuerySet[Job], ports: Ports) -> int:
     """Cancel jobs, or ask for it; return how many."""
-    ended, requested = list[Ended](), list[str]()
-    for job_id in list(wanted.values_list("id", flat=True)[:MAX_JOBS]):
-        try:
-            outcome, end = move_to_cancelled(job_id, ports)
-        except (NotCancellable, Job.DoesNotExist):
-            continue  # it ended meanwhile
-        except LeasingUnavailable:
-            break  # the sweep goes on once Redis is back
-        ended.append(end)
-        if outcome is CancelOutcome.REQUESTED:
-            requested.append(job_id)
-    after_ends(ended, ports)
-    ports.announce(requested)
-    return len(ended)
+    return cancel_each(list(wanted.values_list("id", flat=True)[:MAX_JOBS]), ports=ports)
 
 
 def may_be_cancelled(runs: QuerySet[Run]) -> QuerySet[Run]:

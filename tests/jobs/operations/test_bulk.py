@@ -16,6 +16,7 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.operations import bulk as bulk_operations
+from jobs.operations import jobs as job_operations
 from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.reports.jobs import JobFilter
@@ -205,14 +206,14 @@ def test_the_oldest_failures_are_retried_first():
 @pytest.mark.database
 def test_jobs_that_changed_meanwhile_are_counted_as_refused(monkeypatch):
     jobs = [make_job() for _ in range(3)]
-    real = bulk_operations.move_to_cancelled
+    real = job_operations.move_to_cancelled
 
     def one_is_over(job_id, ports, **by):
         if job_id == jobs[1].id:
             raise NotCancellable
         return real(job_id, ports, **by)
 
-    monkeypatch.setattr(bulk_operations, "move_to_cancelled", one_is_over)
+    monkeypatch.setattr(job_operations, "move_to_cancelled", one_is_over)
     done = cancel_jobs(JobFilter(), by=BY, ports=make_ports())
     assert (done.done, done.refused) == (2, 1)
 
