@@ -40,14 +40,14 @@ def start_inline_run(
     inputs: Any,
     *,
     ports: Ports,
-    key: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
     key_models: KeyModels = None,
     by: str | None = None,
     **options: Unpack[RunOptions],
 ) -> StartedRun:
     """Start a run of a definition, which is checked as one that is stored. The rest is that of
     `workflows.operations.start_run`. Raises Problem 422 with pointers below /definition, Refused."""
-    if key is not None and (earlier := earlier_run(tenant_id, key)) is not None:
+    if idempotency_key is not None and (earlier := earlier_run(tenant_id, idempotency_key)) is not None:
         return earlier
     given = definition.get("name") if isinstance(definition, dict) else None
     name = inline_name(given if isinstance(given, str) else None)
@@ -61,7 +61,9 @@ def start_inline_run(
         created_at=ports.clock.now(),
     )
     run = make_run_of(version, plan, inputs, ports=ports, key_models=key_models, **options)
-    return store_run(run, ports=ports, key=key, by=by, store_version=lambda: _stored(version))
+    return store_run(
+        run, ports=ports, idempotency_key=idempotency_key, by=by, store_version=lambda: _stored(version)
+    )
 
 
 def _stored(version: Version) -> Version:

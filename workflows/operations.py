@@ -226,7 +226,7 @@ def start_run(
     *,
     ports: Ports,
     number: int | None = None,
-    key: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
     key_models: KeyModels = None,
     by: str | None = None,
     **options: Unpack[RunOptions],
@@ -237,10 +237,10 @@ def start_run(
     need no further tokens or places. key_models: models that the API key may submit to, and the run may use;
     None: all of the tenant's. by: the operator, for the audit. Raises Refused.
     """
-    if key is not None and (earlier := earlier_run(tenant_id, key)) is not None:
+    if idempotency_key is not None and (earlier := earlier_run(tenant_id, idempotency_key)) is not None:
         return earlier
     run = make_run(tenant_id, name, inputs, ports=ports, number=number, key_models=key_models, **options)
-    return store_run(run, ports=ports, key=key, by=by)
+    return store_run(run, ports=ports, idempotency_key=idempotency_key, by=by)
 
 
 def make_run(
@@ -297,14 +297,14 @@ def store_run(
     run: Run,
     *,
     ports: Ports,
-    key: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
     by: str | None = None,
     store_version: Callable[[], Version] | None = None,
 ) -> StartedRun:
     """Insert a new run, and send its hint. store_version: stores the run's version in the same transaction,
     and returns it; None: the version is stored already. Raises Refused."""
-    if key is not None:
-        run.idempotency_key, run.fingerprint = key.key, key.fingerprint
+    if idempotency_key is not None:
+        run.idempotency_key, run.fingerprint = idempotency_key.key, idempotency_key.fingerprint
     try:
         with transaction.atomic():
             if store_version is not None:
@@ -313,7 +313,7 @@ def store_run(
             name, number = run.version.workflow.name, run.version.number
             record(by, "start_run", f"run:{run.id}", workflow=name, version=number)
     except IntegrityError:
-        if key is None or (earlier := earlier_run(run.tenant_id, key)) is None:
+        if idempotency_key is None or (earlier := earlier_run(run.tenant_id, idempotency_key)) is None:
             raise
         return earlier  # another request with this key was faster
     ports.wake_followers([follower_of(run.id)])
@@ -372,13 +372,13 @@ def _take_tokens(tenant_id: int, nodes: int, ports: Ports) -> None:
         raise refused
 
 
-def earlier_run(tenant_id: int, key: KeyedRequest) -> StartedRun | None:
+def earlier_run(tenant_id: int, idempotency_key: KeyedRequest) -> StartedRun | None:
     """Return the run that a request with this key started. Raises IdempotencyConflict for another request."""
     runs = Run.objects.select_related("version__workflow")
-    run = runs.filter(tenant_id=tenant_id, idempotency_key=key.key).first()
+    run = runs.filter(tenant_id=tenant_id, idempotency_key=idempotency_key.key).first()
     if run is None:
         return None
-    if run.fingerprint != key.fingerprint:
+    if run.fingerprint != idempotency_key.fingerprint:
         raise IdempotencyConflict
     return StartedRun(run, replayed=True)
 
@@ -556,18 +556,18 @@ def answer_wait(
     ports: Ports,
     key_name: str | None = None,
     round_number: int | None = None,
-    request: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
 ) -> Answered:
     """Answer a human node of a run. key: of the node, such as ``best`` or ``best[3]``.
 
     Exactly one of several concurrent answers is taken; the same one again by the same actor changes nothing,
     so that it can be sent again when its response was lost. by: the actor. key_name: of the API key; None: an
     operator, whose answer is audited. round_number: of the node whose question it answers; None: the newest.
-    request: with its Idempotency-Key: repeated, it answers no further question. Raises UnknownNode, NotYours,
-    NotWaitingForAnswer, OtherRound, WaitExpired, AnswerInvalid, AnswerTooLarge, ArtifactStoreUnavailable,
-    TooManySignals, IdempotencyConflict.
+    idempotency_key: a request that is repeated with it answers no further question. Raises UnknownNode,
+    NotYours, NotWaitingForAnswer, OtherRound, WaitExpired, AnswerInvalid, AnswerTooLarge,
+    ArtifactStoreUnavailable, TooManySignals, IdempotencyConflict.
     """
-    if request is not None and earlier_sent(run.tenant_id, request) is not None:
+    if idempotency_key is not None and earlier_sent(run.tenant_id, idempotency_key) is not None:
         return Answered(replayed=True)
     wait, newest_round = _asked_wait(run, key, round_number)
     if not may_answer(wait, key_name):
@@ -577,10 +577,12 @@ def answer_wait(
         confirm_uploads(answer, run.tenant_id, ports.clock.now(), ports, "/answer")
         try:
             is_audited = key_name is None
-            if _take_answer(run, wait, answer, by=by, is_audited=is_audited, request=request, ports=ports):
+            if _take_answer(
+                run, wait, answer, by=by, is_audited=is_audited, idempotency_key=idempotency_key, ports=ports
+            ):
                 return Answered()
         except IntegrityError:
-            if request is None or earlier_sent(run.tenant_id, request) is None:
+            if idempotency_key is None or earlier_sent(run.tenant_id, idempotency_key) is None:
                 raise
             return Answered(replayed=True)  # another request with this key was faster
         wait.refresh_from_db()
@@ -636,7 +638,7 @@ def _take_answer(
     *,
     by: str,
     is_audited: bool,
-    request: KeyedRequest | None,
+    idempotency_key: KeyedRequest | None,
     ports: Ports,
 ) -> bool:
     """End a wait by an answer; False if it has ended. Raises IntegrityError if another request with the key
@@ -644,8 +646,8 @@ def _take_answer(
     now = ports.clock.now()
     with write_lock(1), transaction.atomic():
         followers = write_ends([wait], NodeState.COMPLETED, answer, by=by, now=now)
-        if followers and request is not None:
-            sent = note_key(run.tenant_id, request, now)
+        if followers and idempotency_key is not None:
+            sent = note_key(run.tenant_id, idempotency_key, now)
             sent.taken = 1
             sent.save(update_fields=["taken"])
         if followers:

@@ -14,7 +14,7 @@ from workflows.domain.errors import TooManySignals
 from workflows.models import SentSignal
 
 
-def note_key(tenant_id: int, key: KeyedRequest, now: datetime) -> SentSignal:
+def note_key(tenant_id: int, idempotency_key: KeyedRequest, now: datetime) -> SentSignal:
     """Insert the row of a key. Raises IntegrityError, TooManySignals."""
     limits = settings.DISPATCHER
     kept = SentSignal.objects.filter(
@@ -27,13 +27,13 @@ def note_key(tenant_id: int, key: KeyedRequest, now: datetime) -> SentSignal:
             "without a key, or later."
         )
     return SentSignal.objects.create(
-        tenant_id=tenant_id, key=key.key, fingerprint=key.fingerprint, sent_at=now
+        tenant_id=tenant_id, key=idempotency_key.key, fingerprint=idempotency_key.fingerprint, sent_at=now
     )
 
 
-def earlier_sent(tenant_id: int, key: KeyedRequest) -> SentSignal | None:
+def earlier_sent(tenant_id: int, idempotency_key: KeyedRequest) -> SentSignal | None:
     """Return the row of an earlier request with this key. Raises IdempotencyConflict for another request."""
-    sent = SentSignal.objects.filter(tenant_id=tenant_id, key=key.key).first()
-    if sent is not None and sent.fingerprint != key.fingerprint:
+    sent = SentSignal.objects.filter(tenant_id=tenant_id, key=idempotency_key.key).first()
+    if sent is not None and sent.fingerprint != idempotency_key.fingerprint:
         raise IdempotencyConflict
     return sent

@@ -52,7 +52,7 @@ def send_signal(
     *,
     ports: Ports,
     run_id: str | None = None,
-    key: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
     by: str | None = None,
 ) -> TakenSignal:
     """Give a signal to all waits of the tenant's runs for it, or of one run.
@@ -62,9 +62,9 @@ def send_signal(
     IdempotencyConflict.
     """
     size = size_of_answer(body, "/body")
-    if key is not None and (earlier := _earlier(tenant_id, key)) is not None:
+    if idempotency_key is not None and (earlier := _earlier(tenant_id, idempotency_key)) is not None:
         return earlier
-    signal = _Signal(tenant_id, name, body, run_id, key, by)
+    signal = _Signal(tenant_id, name, body, run_id, idempotency_key, by)
     waits, refusal = signal.matching(ports)
     size += USE_BYTES * len(kept_refs(body))
     if size * len(waits) > (most := settings.DISPATCHER.workflow_signal_bytes):
@@ -80,7 +80,7 @@ def send_signal(
     try:
         ended = signal.write(waits, refusal, ports.clock.now())
     except IntegrityError:
-        if key is None or (earlier := _earlier(tenant_id, key)) is None:
+        if idempotency_key is None or (earlier := _earlier(tenant_id, idempotency_key)) is None:
             raise
         return earlier  # another request with this key was faster
     followers = sorted(set(ended))
@@ -97,7 +97,7 @@ class _Signal:
     name: str
     body: Any
     run_id: str | None
-    key: KeyedRequest | None
+    idempotency_key: KeyedRequest | None
     by: str | None
 
     def matching(self, ports: Ports) -> tuple[list[Wait], Refused | None]:
@@ -128,7 +128,9 @@ class _Signal:
         Raises IntegrityError if another request with the key was faster."""
         ended = list[str]()
         with write_lock(len(waits)), transaction.atomic():
-            sent = None if self.key is None else note_key(self.tenant_id, self.key, now)
+            sent = (
+                None if self.idempotency_key is None else note_key(self.tenant_id, self.idempotency_key, now)
+            )
             for first in range(0, len(waits), _BATCH):
                 batch = waits[first : first + _BATCH]
                 ended += write_ends(batch, NodeState.COMPLETED, self.body, by="signal", now=now)
@@ -156,7 +158,7 @@ def _refusal(schema: Any, body: Any, ports: Ports) -> Refused | None:
     return None
 
 
-def _earlier(tenant_id: int, key: KeyedRequest) -> TakenSignal | None:
+def _earlier(tenant_id: int, idempotency_key: KeyedRequest) -> TakenSignal | None:
     """Return what an earlier request with this key did. Raises IdempotencyConflict for another request."""
-    sent = earlier_sent(tenant_id, key)
+    sent = earlier_sent(tenant_id, idempotency_key)
     return None if sent is None else TakenSignal(sent.taken, replayed=True)

@@ -106,7 +106,7 @@ def _backfill(schedule: Schedule, form: BackfillForm, request: HttpRequest) -> o
         form.cleaned_data["end"] or real.clock.now(),
         parallel=form.cleaned_data["parallel"],
         dry_run=request.method != "POST",
-        key=operations.RequestKey(request.POST.get("key") or new_key()),
+        idempotency_key=operations.RequestKey(request.POST.get("key") or new_key()),
         by=by,
         operator=by,
         ports=real,

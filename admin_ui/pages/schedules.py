@@ -286,7 +286,7 @@ _Act = Callable[[Schedule, str], Any]
 
 
 def _trigger(schedule: Schedule, by: str, key: operations.RequestKey | None = None) -> None:
-    operations.trigger(schedule, by=by, operator=by, key=key, ports=ports.production_ports())
+    operations.trigger(schedule, by=by, operator=by, idempotency_key=key, ports=ports.production_ports())
 
 
 def _pause(schedule: Schedule, by: str, until: datetime | None = None, reason: str = "") -> None:

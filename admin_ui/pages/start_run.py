@@ -103,7 +103,7 @@ def _start(version: Version, inputs: Any, form: StartForm, *, by: str) -> operat
         name,
         read.inputs,
         number=read.version,
-        key=KeyedRequest(form.cleaned_data["key"], fingerprint([name, body])),
+        idempotency_key=KeyedRequest(form.cleaned_data["key"], fingerprint([name, body])),
         ports=ports.production_ports(),
         by=by,
         **read.options(),

@@ -94,12 +94,12 @@ class RateLimitedView(JobView):
         tenant_id: int,
         headers: Mapping[str, str],
         *,
-        batch: KeyedRequest | None = None,
+        idempotency_key: KeyedRequest | None = None,
     ) -> Mapping[str, FetchedFile] | None:
         """Return what was read from the URLs of these requests; None: URLs stay as they are.
 
-        headers: RateLimit header fields. batch: key of the batch that these are. Raises Problem 100 to be
-        called again with the files, and IdempotencyConflict for the batch's key.
+        headers: RateLimit header fields. idempotency_key: of the batch that these are. Raises Problem 100
+        to be called again with the files, and IdempotencyConflict for the batch's key.
         """
         handed = handover_of(request.META)
         if handed is None:
@@ -110,7 +110,7 @@ class RateLimitedView(JobView):
                 tenant_id=tenant_id,
                 key_models=principal_of(request).models,
                 ports=self.ports,
-                batch=batch,
+                idempotency_key=idempotency_key,
             )
             if handed.wanted is not None:
                 handed.headers = headers
@@ -198,14 +198,14 @@ class SubmitBatch(RateLimitedView):
         if len(items) > 1 and (handed is None or handed.fetched is None):
             headers = admit_or_refuse(admit(tenant_id, len(items), self.ports, taken=1))
         whole = KeyedRequest(key, fingerprint(request.data)) if key else None
-        fetched = self.fetched(request, items, tenant_id, headers, batch=whole)
+        fetched = self.fetched(request, items, tenant_id, headers, idempotency_key=whole)
         items = [_with_files(item, InputFiles(None, principal_of(request).name, fetched)) for item in items]
         batch = submit_batch(
             items,
             tenant=tenant_id,
             ports=self.ports,
             key_models=principal_of(request).models,
-            key=whole,
+            idempotency_key=whole,
         )
         if batch.replayed:
             headers["Idempotency-Replayed"] = "true"

@@ -78,21 +78,21 @@ def urls_to_fetch(
     tenant_id: int,
     key_models: frozenset[str] | None,
     ports: Ports,
-    batch: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
 ) -> WantedUrls | None:
     """Return the URLs that these requests need; None if they need none. A request that was accepted before,
     or that the checks refuse, needs none.
 
-    key_models: models that the API key may submit to; None: all of the tenant's. batch: key of the batch that
-    these are. Raises IdempotencyConflict for it.
+    key_models: models that the API key may submit to; None: all of the tenant's. idempotency_key: of the
+    batch that these are. Raises IdempotencyConflict for it.
     """
     asking = [
         one for one in requests if isinstance(one, SubmitRequest) and any(True for _ in _urls(one, ports))
     ]
     if not asking:
         return None
-    if batch is not None:
-        earlier = earlier_batch(tenant_id, batch.key, batch.fingerprint)
+    if idempotency_key is not None:
+        earlier = earlier_batch(tenant_id, idempotency_key.key, idempotency_key.fingerprint)
         if earlier is not None and earlier.is_complete:
             return None
     known = known_keys(tenant_id, asking)

@@ -99,18 +99,20 @@ def submit_batch(
     tenant: Tenant | int,
     ports: Ports,
     key_models: frozenset[str] | None = None,
-    key: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
 ) -> SubmittedBatch:
     """Submit a client's batch: all jobs that are not refused, in one transaction.
 
-    key_models: as of `submit_job`. key: of the whole batch.
+    key_models: as of `submit_job`. idempotency_key: of the whole batch.
     Returns one item per request, in order.
     Raises IdempotencyConflict for the batch's key, and OperationalError, if the database is away.
     """
-    if key is not None:
-        requests = [_under_its_own_key(request, key.key) for request in requests]
+    if idempotency_key is not None:
+        requests = [_under_its_own_key(request, idempotency_key.key) for request in requests]
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
-    items, replayed = _store([Submission(requests, tenant_id, key_models)], ports, key=key)
+    items, replayed = _store(
+        [Submission(requests, tenant_id, key_models)], ports, idempotency_key=idempotency_key
+    )
     return SubmittedBatch(push_and_wake(items, ports), replayed)
 
 
@@ -140,25 +142,27 @@ def _store(
     submissions: Sequence[Submission],
     ports: Ports,
     *,
-    key: KeyedRequest | None = None,
+    idempotency_key: KeyedRequest | None = None,
     patience_seconds: float | None = None,
 ) -> tuple[list[Item], bool]:
     """Store the jobs of these submissions. Return one item per request, in order, and True if the batch was
     accepted before.
 
-    key: of the batch, which is the only submission then. patience_seconds: longest wait for the lock of a
-    queue limit.
+    idempotency_key: of the batch, which is the only submission then. patience_seconds: longest wait for the
+    lock of a queue limit.
     """
     capacities: dict[int, Capacity | None] = {}
     for race in range(_RACES):
         try:
             entries = _entries(submissions, ports, capacities, patience_seconds)
-            if key is None:
+            if idempotency_key is None:
                 return store(entries), False
             tenant_id = submissions[0].tenant_id
-            earlier = earlier_batch(tenant_id, key.key, key.fingerprint)
+            earlier = earlier_batch(tenant_id, idempotency_key.key, idempotency_key.fingerprint)
             if earlier is None:
-                return store_batch(entries, tenant_id, key.key, key.fingerprint), False
+                return store_batch(
+                    entries, tenant_id, idempotency_key.key, idempotency_key.fingerprint
+                ), False
             if earlier.is_complete:
                 return [item for item in earlier.items if item is not None], True
             return retry_batch(entries, earlier), True

@@ -238,7 +238,7 @@ class SchedulePeople:
         def send() -> None:
             def request(ports: Ports) -> str:
                 schedule = find_schedule(ledger.tenant, ledger.name)
-                return trigger(schedule, by="ann", ports=ports, key=RequestKey(key)).id
+                return trigger(schedule, by="ann", ports=ports, idempotency_key=RequestKey(key)).id
 
             answers.extend(self._ask(request))
 
@@ -259,7 +259,9 @@ class SchedulePeople:
             def request(ports: Ports) -> Backfilled:
                 schedule = find_schedule(ledger.tenant, ledger.name)
                 again = RequestKey(key)
-                return backfill(schedule, first, last, by="ann", ports=ports, parallel=parallel, key=again)
+                return backfill(
+                    schedule, first, last, by="ann", ports=ports, parallel=parallel, idempotency_key=again
+                )
 
             world.scheduler.sleep(chance.uniform(0.0, 3.0))
             answers.extend(self._ask(request))

@@ -239,7 +239,7 @@ class WorkflowRuns:
                         order.workflow,
                         order.inputs,
                         ports=ports,
-                        key=key,
+                        idempotency_key=key,
                         callback_url=order.callback_url,
                         deadline_seconds=order.deadline_seconds,
                     )

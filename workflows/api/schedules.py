@@ -334,7 +334,7 @@ class Trigger(ScheduleView):
             by=principal_of(request).name,
             ports=self.ports,
             operator=operator_of(request),
-            key=None if key is None else operations.RequestKey(key),
+            idempotency_key=None if key is None else operations.RequestKey(key),
             key_models=principal_of(request).models,
         )
         return Response(firing_json(firing), status=202)
@@ -364,7 +364,7 @@ class StartBackfill(ScheduleView):
             parallel=body.parallel,
             dry_run=body.dry_run,
             operator=operator_of(request),
-            key=None if key is None else operations.RequestKey(key),
+            idempotency_key=None if key is None else operations.RequestKey(key),
             key_models=principal_of(request).models,
         )
         answer = {"count": len(done.dues), "first": done.dues[0], "last": done.dues[-1]}

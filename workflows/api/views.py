@@ -234,7 +234,7 @@ class StartRun(WorkflowView):
             name if is_name(name) else "",
             body.inputs,
             number=body.version,
-            key=key,
+            idempotency_key=key,
             ports=self.ports,
             key_models=principal_of(request).models,
             by=operator_of(request),
@@ -266,7 +266,7 @@ class StartInlineRun(WorkflowView):
             tenant_of(request),
             body.definition,
             body.inputs,
-            key=key,
+            idempotency_key=key,
             ports=self.ports,
             key_models=principal_of(request).models,
             by=operator_of(request),
@@ -517,7 +517,7 @@ class AnswerWait(WorkflowView):
             by=principal.name,
             key_name=_key_name(principal),
             round_number=body.round,
-            request=keyed,
+            idempotency_key=keyed,
             ports=self.ports,
         )
         shown = run_json(visible_run(request, run_id), principal)
@@ -552,7 +552,7 @@ class SendSignal(WorkflowView):
             name,
             body.body,
             run_id=body.run_id,
-            key=key,
+            idempotency_key=key,
             ports=self.ports,
             by=operator_of(request),
         )

@@ -542,15 +542,15 @@ def trigger(
     *,
     by: str,
     ports: Ports,
-    key: RequestKey | None = None,
+    idempotency_key: RequestKey | None = None,
     key_models: KeyModels = None,
     operator: str | None = None,
 ) -> Firing:
     """Start the target of a schedule now, also while it is paused or an earlier firing runs. key_models:
     models that the API key may submit to; None: all of the tenant's. operator: for the audit. Raises
     Refused."""
-    request = key.of("trigger") if key is not None else new_id()
-    if key is not None and (earlier := _earlier(schedule, request)) is not None:
+    request = idempotency_key.of("trigger") if idempotency_key is not None else new_id()
+    if idempotency_key is not None and (earlier := _earlier(schedule, request)) is not None:
         return earlier
     now = ports.clock.now()
     launch = prepare(schedule, now, ports, key_models)
@@ -571,7 +571,7 @@ def trigger(
         if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
             raise UnknownSchedule
         # the update above is a lock
-        if key is not None and (earlier := _earlier(schedule, request)) is not None:
+        if idempotency_key is not None and (earlier := _earlier(schedule, request)) is not None:
             return earlier
         try:
             insert([(firing, launch)], launched, ports)
@@ -600,7 +600,7 @@ def backfill(
     ports: Ports,
     parallel: bool = False,
     dry_run: bool = False,
-    key: RequestKey | None = None,
+    idempotency_key: RequestKey | None = None,
     key_models: KeyModels = None,
     operator: str | None = None,
 ) -> Backfilled:
@@ -611,8 +611,8 @@ def backfill(
     BackfillRefused, ModelNotAllowed, TooManyBackfilled, IdempotencyConflict.
     """
     refuse_models_of_target(schedule, key_models)
-    request = key.of(first, last, parallel) if key is not None else new_id()
-    if key is not None and not dry_run and (earlier := _earlier(schedule, request)) is not None:
+    request = idempotency_key.of(first, last, parallel) if idempotency_key is not None else new_id()
+    if idempotency_key is not None and not dry_run and (earlier := _earlier(schedule, request)) is not None:
         return _backfilled(earlier)
     most, now = settings.DISPATCHER.schedule_backfill, ports.clock.now()
     if last < first:
@@ -647,7 +647,7 @@ def backfill(
     with transaction.atomic():
         if not Schedule.objects.filter(pk=schedule.pk).update(version=F("version") + 1):
             raise UnknownSchedule
-        if key is not None and (earlier := _earlier(schedule, request)) is not None:
+        if idempotency_key is not None and (earlier := _earlier(schedule, request)) is not None:
             return _backfilled(earlier)
         _check_room(schedule, len(rows))
         statements.insert_all(rows)

@@ -54,7 +54,7 @@ class Command(TerminalCommand):
             name,
             body,
             run_id=run_id,
-            key=keyed_request(options["idempotency_key"], [name, body, run_id]),
+            idempotency_key=keyed_request(options["idempotency_key"], [name, body, run_id]),
             ports=jobs.ports.production_ports(),
             by=cli_actor(),
         ).taken

@@ -118,7 +118,10 @@ def test_jobs_are_stored_under_the_lock(
     monkeypatch.setattr(statements, "write", look)
     request = read_request({"model": "zimg", "payload": {}})
     submit_batch(
-        [request], tenant=acme.tenant, ports=world.ports, key=KeyedRequest(key, "f") if key else None
+        [request],
+        tenant=acme.tenant,
+        ports=world.ports,
+        idempotency_key=KeyedRequest(key, "f") if key else None,
     )
     assert all(held)
     assert held

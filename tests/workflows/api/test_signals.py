@@ -117,10 +117,14 @@ def test_a_signal_ends_all_its_waits_or_none(
     with monkeypatch.context() as patch:
         patch.setattr(signals, "write_ends", dies)
         with pytest.raises(SystemExit):
-            signals.send_signal(acme.tenant.pk, "paid", 1, key=KeyedRequest("k", "f"), ports=world.ports)
+            signals.send_signal(
+                acme.tenant.pk, "paid", 1, idempotency_key=KeyedRequest("k", "f"), ports=world.ports
+            )
     assert ended == [2]
     assert Wait.objects.filter(answered_at=None).count() == 3
-    found = signals.send_signal(acme.tenant.pk, "paid", 1, key=KeyedRequest("k", "f"), ports=world.ports)
+    found = signals.send_signal(
+        acme.tenant.pk, "paid", 1, idempotency_key=KeyedRequest("k", "f"), ports=world.ports
+    )
     assert found == signals.TakenSignal(3)
 
 

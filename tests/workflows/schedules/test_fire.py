@@ -588,8 +588,8 @@ def test_the_ports_of_production_reopen_firings(monkeypatch: pytest.MonkeyPatch)
 def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
     schedule = operations.pause_schedule(stage.put(overlap="skip"), ports=stage.ports)
     key = operations.RequestKey("k")
-    first = operations.trigger(schedule, by="me", ports=stage.ports, key=key)
-    again = operations.trigger(schedule, by="me", ports=stage.ports, key=key)
+    first = operations.trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
+    again = operations.trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
     assert (first.id, first.job_id) == (again.id, again.job_id)
     operations.trigger(schedule, by="me", ports=stage.ports)
     assert Job.objects.count() == 2
@@ -599,11 +599,21 @@ def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> No
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
     done = operations.backfill(
-        schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, key=operations.RequestKey("k")
+        schedule,
+        now - timedelta(hours=3),
+        now,
+        by="me",
+        ports=stage.ports,
+        idempotency_key=operations.RequestKey("k"),
     )
     assert len(done.dues) == 4
     operations.backfill(
-        schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, key=operations.RequestKey("k")
+        schedule,
+        now - timedelta(hours=3),
+        now,
+        by="me",
+        ports=stage.ports,
+        idempotency_key=operations.RequestKey("k"),
     )
     for expected in (1, 2, 3, 4):
         stage.run_for(2)
@@ -617,11 +627,11 @@ def test_a_repeated_backfill_is_answered_as_the_first_time(stage: Stage) -> None
     schedule = stage.put(cron="0 * * * *")
     span = stage.clock.now() - timedelta(hours=3), stage.clock.now() + timedelta(hours=2)
     key = operations.RequestKey("k")
-    done = operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key)
+    done = operations.backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key)
     stage.clock.move(3600)
-    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key) == done
+    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key) == done
     schedule = stage.put(cron="30 11 31 7 *")
-    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, key=key) == done
+    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key) == done
 
 
 def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> None:
