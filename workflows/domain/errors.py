@@ -181,7 +181,7 @@ class TooManySchedules(Refused):
     """The tenant has as many schedules as it may have."""
 
     code = "too_many_schedules"
-    status = 422
+    status = 409
 
 
 class BackfillRefused(Refused):

@@ -39,6 +39,13 @@ def errors(answer: Any) -> list[tuple[str, str]]:
     return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
 
 
+def test_one_schedule_too_many_is_a_conflict(acme: Account, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schedules=1)
+    assert create(acme, "a").status_code == 201
+    for refused in (create(acme, "b"), call(acme, "put", "/b", DAILY)):
+        assert (refused.status_code, refused.json()["code"]) == (409, "too_many_schedules")
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_schedule_is_created_shown_replaced_and_deleted(acme: Account) -> None:
     answer = create(acme)
