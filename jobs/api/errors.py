@@ -38,6 +38,9 @@ _CODES: dict[type[exceptions.APIException], str] = {
 
 def handle_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
     """DRF's EXCEPTION_HANDLER; it converts every exception, so that DRF never answers with an HTML page."""
+    if isinstance(error, exceptions.MethodNotAllowed):
+        allowed = ", ".join(context["view"].allowed_methods)
+        error.detail = exceptions.ErrorDetail(f"{error.detail} Allowed: {allowed}.")
     return answer(problem_of(error))
 
 
