@@ -308,6 +308,7 @@ class TallyPages(ReadOnlyAdmin):
 
 @admin.register(SweepRun)
 class SweepRunPages(ReadOnlyAdmin):
+    noun = ("sweep", "sweeps")
     about = "The last run of each sweep. If no time advances, beat or the sweeps worker is down."
     list_display = ("name", "at", "looked", "repaired", "note")
     ordering = ("name",)

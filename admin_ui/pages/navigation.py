@@ -32,7 +32,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         "Workflows",
         (
             ("Runs", "account_tree", "workflows", "run"),
-            ("Needs an answer", "pan_tool", "workflows", "wait"),
+            ("Questions", "pan_tool", "workflows", "wait"),
             ("Schedules", "calendar_month", "schedules", "schedule"),
             ("Firings", "event_repeat", "schedules", "firing"),
             ("Nodes", "linear_scale", "workflows", "node"),

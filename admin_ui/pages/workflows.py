@@ -58,6 +58,7 @@ VERSIONS_LISTED = 50
 
 @admin.register(Workflow)
 class WorkflowPages(ReadOnlyAdmin):
+    noun = ("definition", "definitions")
     about = "Named definitions, stored by clients. Each change makes a new version; runs keep theirs."
     list_display = ("name", "tenant_page", "latest", "runs")
     list_select_related = ("tenant",)
@@ -286,10 +287,10 @@ class OpenWaitFilter(DropdownFilter):  # type: ignore[misc]
 
 @admin.register(Wait)
 class WaitPages(HistoryAdmin):
-    noun = ("wait", "waits")
+    noun = ("question", "questions")
     about = (
         "Runs that wait for the answer of a person. A question leads to its form on the page of the run; a "
-        "filter shows waits for signals, too."
+        "filter shows waits for signals and timers, too."
     )
     heavy = ("answer",)
     list_display = (
@@ -368,6 +369,7 @@ class _MapPages(HistoryAdmin):
 
 @admin.register(MapState)
 class MapStatePages(_MapPages):
+    noun = ("map", "maps")
     about = "How far the maps of runs have come."
     heavy = ("todo",)
     list_display = ("node", "total", "next_index", "running", "completed", "failed")
@@ -376,6 +378,7 @@ class MapStatePages(_MapPages):
 
 @admin.register(MapChunk)
 class MapChunkPages(_MapPages):
+    noun = ("map list", "map lists")
     about = "The lists of maps, 500 items in a row."
     heavy = ("items",)
     list_display = ("id", "node", "first")
@@ -430,6 +433,7 @@ class RunTagPages(HistoryAdmin):
 
 @admin.register(SentSignal)
 class SentSignalPages(HistoryAdmin):
+    noun = ("signal", "signals")
     about = "Signals and answers that were sent with an Idempotency-Key: each has an effect once."
     list_display = ("key", "tenant", "taken", "sent_at")
     list_select_related = ("tenant",)
@@ -442,6 +446,7 @@ class SentSignalPages(HistoryAdmin):
 
 @admin.register(CachedOutput)
 class CachedOutputPages(HistoryAdmin):
+    noun = ("cached result", "cached results")
     about = "Jobs whose results equal nodes take instead of running again, until they expire."
     list_display = ("key", "job_page", "tenant", "expires_at")
     list_select_related = ("tenant",)

@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import Model
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.text import capfirst
 
 import dispatcher_project.urls  # noqa: F401  registers the pages
 from admin_ui.models import DeadLetter
+from admin_ui.pages.navigation import side_bar
 from admin_ui.parts.base_pages import COUNT_UP_TO, CappedPaginator
 from gpus.models import FleetIndex, Pool
 from gpus.protocol import FIRST_LAYOUT
@@ -51,6 +54,18 @@ def test_headings_are_correct_plurals(viewer: Client) -> None:
     page = viewer.get(reverse("admin:gpus_process_changelist")).content.decode()
     assert "Processes" in page
     assert "Processs" not in page
+
+
+def test_the_heading_of_a_list_begins_with_its_name_in_the_menu(rf: RequestFactory) -> None:
+    request = rf.get("/admin/")
+    request.user = User.objects.create_superuser("boss")
+    headings = {
+        reverse(f"admin:{name(model)}_changelist"): capfirst(str(model._meta.verbose_name_plural))
+        for model in admin.site._registry
+    }
+    items = [item for group in side_bar(request) for item in group["items"] if item["link"] in headings]
+    assert len(items) > 40
+    assert {one["title"] for one in items if not headings[one["link"]].startswith(one["title"])} == set()
 
 
 def test_a_fleet_without_a_row_has_the_first_index_layout(viewer: Client) -> None:
