@@ -137,9 +137,8 @@ def _was_erased(row: Artifact, now: datetime) -> bool:
 
 
 def _is_left_over(found: StoredObject, row: Artifact) -> bool:
-    """Return True if the object is older than its new row, and no run has saved it. After the restore of an
-    older database it may be of a former tenant, whose id a new one got: who only knows its hash must not get
-    it."""
+    """Return True if the object is older than its new row, and no run has saved it. Who only knows its hash
+    must not get it: earlier versions gave new tenants ids of those that a restored database does not know."""
     if found.stored_at > row.created_at - _CLOCKS_DIFFER:
         return False  # uploaded under this row
     return not RunUpload.objects.filter(tenant_id=row.tenant_id, sha256=row.sha256).exists()

@@ -232,7 +232,7 @@ class TenantPages(OperatorAdmin):
 
     @column("GPU-seconds used today (UTC)")
     def used_today(self, tenant: Tenant) -> str:
-        if tenant.pk is None:
+        if tenant._state.adding:
             return ""
         if not hasattr(tenant, "used_today"):  # the page reads it several times
             tenant.used_today = used_seconds([tenant.pk], timezone.now())[tenant.pk]  # type: ignore[attr-defined]

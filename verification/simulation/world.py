@@ -506,8 +506,8 @@ def _forget_registry() -> None:
 
 def _register() -> None:
     """Register the same fleet in every seed; there is no index yet that must be informed."""
-    for name in TENANTS:
-        Tenant.objects.create(name=name, webhook_secret_encrypted=encrypt(new_secret()))
+    for number, name in enumerate(TENANTS, 1):  # the same ids in every process
+        Tenant.objects.create(pk=number, name=name, webhook_secret_encrypted=encrypt(new_secret()))
     for name in SLOTS:
         register(name, by="cli:simulate", leases=_no_redis)
 

@@ -133,7 +133,8 @@ def test_a_put_stays_refused_after_the_life_of_urls_was_shortened(stage: Stage, 
         settings.DISPATCHER = replace(before, artifact_url_seconds=1.0)
         if of_earlier_version:
             Artifact.objects.filter(pk=row.pk).update(put_until=None)
-        erased = erase_unused([row.pk], now)
+        with transaction.atomic():
+            erased = erase_unused([row.pk], now)
         remove_erased(erased, stage.store, now + timedelta(hours=2))
         assert stage.send(put, DATA).status_code == 412
 
