@@ -1,10 +1,10 @@
 """Renews the leases of one process: one thread, one renewal per fleet every few seconds (`lua/renew.lua`).
 
 The keeper records which leases are held and when each was last confirmed; it makes no decision about jobs.
-The code that runs an attempt adds its lease, marks it as ending *before* the release, and forgets it once the
-end is committed; a follower (the slot's prefetched next job) is added with `follows`, and begins when it is
-sent. `step` is the whole work, so that the simulator can call it under its own clock; the thread only waits
-between steps.
+The code that runs an attempt adds its lease, marks it as ending *before* the release (as returned, if no end
+will be written), and forgets it once the end is committed; a follower (the slot's prefetched next job) is
+added with `follows`, and begins when it is sent. `step` is the whole work, so that the simulator can call it
+under its own clock; the thread only waits between steps.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ def announced_seconds(fleets: int) -> float:
 class _Held:
     """One lease of this process.
 
-    confirmed_at: monotonic time at which the last successful renewal (or the claim) was sent. follows: a
-    follower that has not begun. in_renewal_until: when the last renewal that contains it ended; infinite
-    while one is under way.
+    confirmed_at: monotonic time at which the last successful renewal (or the claim) was sent. returned: see
+    `mark_returned`. follows: a follower that has not begun. in_renewal_until: when the last renewal that
+    contains it ended; infinite while one is under way.
     """
 
     lease: Lease
     fleet: str
     confirmed_at: float
     ending: bool = False
+    returned: bool = False
     follows: bool = False
     in_renewal_until: float = -math.inf
 
@@ -108,13 +109,22 @@ class LeaseKeeper:
             if held := self._held.get(ref):
                 held.ending = True
 
+    def mark_returned(self, ref: LeaseRef) -> None:
+        """Mark a lease as returned without an end to write. It is renewed until Redis answers its release,
+        but not announced to a rebuilt index, where it would wait for a commit that never comes. Unknown refs
+        are ignored."""
+        with self._lock:
+            if held := self._held.get(ref):
+                held.ending = held.returned = True
+
     def forget(self, ref: LeaseRef) -> None:
         """Stop renewing a lease or end. Unknown refs are ignored."""
         with self._lock:
             self._held.pop(ref, None)
 
     def forget_end(self, ref: LeaseRef, asked_at: float) -> bool:
-        """Stop renewing an end whose `confirm_ends` call was sent at `asked_at` (monotonic).
+        """Stop renewing an end or a returned lease whose `confirm_ends` or `release` call was sent at
+        `asked_at` (monotonic).
 
         Returns False, and keeps it, if a renewal that contains it was under way since then: that renewal may
         have restored it in an index that is being rebuilt.
@@ -200,8 +210,9 @@ class LeaseKeeper:
     def _renew(self, fleet: str, now: float) -> list[LeaseRef]:
         with self._lock:
             ours = [held for held in self._held.values() if held.fleet == fleet]
-            ending = [held.lease for held in ours if held.ending]
-            following = [held.lease for held in ours if held.follows and not held.ending]
+            ending = [held.lease for held in ours if held.ending and not held.returned]
+            # a rebuilt index that does not know these does not get them
+            following = [held.lease for held in ours if held.returned or (held.follows and not held.ending)]
             running = [held.lease for held in ours if not (held.ending or held.follows)]
             for held in ours:
                 held.in_renewal_until = math.inf
@@ -230,7 +241,7 @@ class LeaseKeeper:
                     continue
                 if lease.ref not in gone:
                     held.confirmed_at = max(held.confirmed_at, now)
-                elif lease.ref in followed and not held.follows:
+                elif lease.ref in followed and not (held.follows or held.returned):
                     self._due_at[fleet] = now  # it began meanwhile: the next step renews it as a lease
                 elif not held.ending:  # its end may have begun during the renewal
                     del self._held[lease.ref]

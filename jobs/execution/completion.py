@@ -326,10 +326,15 @@ class Completion:
         next_attempt_id, warm, begun: as of `RunEnd.release`.
         Returns the next ticket's lease, or None.
         """
-        self.keeper.mark_ending(lease.ref)
+        if is_return := mode is ReleaseMode.FREE:
+            self.keeper.mark_returned(lease.ref)
+        else:
+            self.keeper.mark_ending(lease.ref)
+        pending = PendingRelease(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun)
+        asked_at = self.ports.clock.monotonic()
         try:
             self._release_retries.retry_slot(lease.slot)
-            return leases.release(
+            following = leases.release(
                 lease.ref,
                 mode,
                 worker=self.name,
@@ -342,10 +347,11 @@ class Completion:
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
-            self._release_retries.add(
-                PendingRelease(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun)
-            )
+            self._release_retries.add(pending)
             return None
+        if is_return and not self.keeper.forget_end(lease.ref, asked_at):
+            self._release_retries.add(pending)  # a rebuilt index may have got it again
+        return following
 
     def drop_follower(self, holder: Lease, follower: Lease) -> None:
         """Drop a prefetched job, and push its ticket again once Redis has released the holder's lease, which
@@ -355,8 +361,8 @@ class Completion:
 
     def return_follower(self, leases: Leases, follower: Lease) -> None:
         """Return the lease of a prefetched job while its holder runs, and push its ticket again."""
+        self.keeper.forget(follower.ref)  # a renewal under way restores no follower
         self.release(leases, follower, ReleaseMode.FREE, gpu_seconds=0.0)
-        self.keeper.forget(follower.ref)
         self._release_retries.push_after(follower.ref, follower.job_id)
 
     def refuse_start(
@@ -372,8 +378,6 @@ class Completion:
         self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
         if suspect:
             self._quarantine(leases, lease, spec, outcome)
-        elif lease.ref not in self._release_retries:
-            self.keeper.forget(lease.ref)
 
     def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
         """Hand over a run whose remote id is committed: the worker that claims it next polls it.

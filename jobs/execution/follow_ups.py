@@ -191,6 +191,7 @@ class ReleaseRetries:
                 waiting.add(pending.lease.slot)
 
     def _release(self, pending: PendingRelease) -> None:
+        asked_at = self._ports.clock.monotonic()
         following = pending.leases.release(
             pending.lease.ref,
             pending.mode,
@@ -202,11 +203,11 @@ class ReleaseRetries:
         )
         if following is not None:  # the slot's thread has gone on, so no job runs under this lease
             pending.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
+        if pending.mode is ReleaseMode.FREE and not self._keeper.forget_end(pending.lease.ref, asked_at):
+            return  # released again: a rebuilt index may have got it meanwhile
         with self._lock:
             self._pending.pop(pending.lease.ref, None)
             held = self._held.pop(pending.lease.ref, [])
-        if pending.mode is ReleaseMode.FREE:
-            self._keeper.forget(pending.lease.ref)
         if following is not None:
             held.append(following.job_id)
         for job_id in held:

@@ -220,6 +220,18 @@ def test_an_end_settled_during_its_renewal_is_kept(bench: Bench) -> None:
     assert bench.keeper.held() == 0
 
 
+def test_a_returned_lease_is_renewed_and_not_announced_as_an_end(bench: Bench) -> None:
+    """Followers are not announced to a rebuilt index either."""
+    ref = a_lease(1).ref
+    bench.keeper.add(a_lease(1))
+    bench.keeper.mark_returned(ref)
+    bench.main.lost = [ref]
+    assert bench.step(1) == []
+    bench.step(1)
+    assert (bench.main.calls, bench.main.followers) == ([("w1", [], [])], [[ref]])
+    assert (bench.lost, bench.keeper.held()) == ([], 1)
+
+
 def test_a_listener_that_fails_does_not_hide_the_other_losses(bench: Bench) -> None:
     heard: list[str] = []
 

@@ -76,6 +76,12 @@ class HandWriter:
             else:
                 write.done.set_result(outcome)
 
+    def refuse(self, error: Exception) -> None:
+        """Refuse the queued writes, as if the database had failed too often to commit them."""
+        batch, self._queue = self._queue, []
+        for write in batch:
+            write.done.set_exception(error)
+
     def stop(self, timeout_seconds: float = 10.0) -> bool:
         return True
 
