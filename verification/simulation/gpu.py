@@ -13,17 +13,18 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from artifacts.store.contract import StoreError
-from foundation.ids import made_at
 from gpu_host.node.admission import CANCELLED_ANSWER, Admission, Refused
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
 from gpu_host.node.runs import Counters, Run, RunLog, RunOrder
 from gpu_host.node.work import failed_answer
-from verification.simulation.scheduler import START, Event, Process, Scheduler
+from verification.simulation.scheduler import Event, Process, Scheduler
 
 _HANDLER = Handler("", lambda payload, ctx: None)
 Fetch = Callable[[str], bytes]
 Push = Callable[[str, str, Mapping[str, Any]], None]
+Claim = tuple[int, str]
+"""A lease that was granted: its fence and its attempt."""
 
 
 @dataclass(slots=True)
@@ -85,11 +86,11 @@ class GpuServer:
         self.wrong_files: list[str] = []
         self.only_here_known: Callable[[RunRecord], bool] = lambda ran: False
         """Returns True if worker, database and Redis have all lost the run."""
-        self.index_lost_since: Callable[[float], bool] = lambda at: False
-        """Returns True if Redis has lost an index since that virtual time."""
+        self.index_lost_between: Callable[[Claim, Claim], bool] = lambda first, second: False
+        """Returns True if Redis lost an index after the first claim and before the second."""
         self._scheduler, self._chance, self._fetch_url, self._push = scheduler, chance, fetch, push
-        self._newest: dict[str, tuple[int, str]] = {}
-        """By slot: the highest fence seen, and its attempt."""
+        self._newest: dict[str, Claim] = {}
+        """By slot: the claim with the highest fence seen."""
         self._late: set[str] = set()
         self._old: set[str] = set()
         self._senders: dict[str, str] = {}
@@ -170,7 +171,7 @@ class GpuServer:
             if refused.status == 503 and not is_late:
                 self._judge(order)
             self.late_senders += is_late
-            if refused.code == "stale_fence" and not self._may_refuse(order):
+            if refused.code == "stale_fence" and not self._may_refuse(order.slot, request):
                 self.refused_fences.append(
                     f"{self.name} at {self._scheduler.now:.2f} refused fence {fence} of "
                     f"{order.attempt_id} of {order.job_id}, which did not come late to {order.slot}"
@@ -187,13 +188,10 @@ class GpuServer:
             return self._state(admission, run)
         return _json({"status": "processing", "job_id": run.id})
 
-    def _may_refuse(self, order: RunOrder) -> bool:
+    def _may_refuse(self, slot: str, claim: Claim) -> bool:
         """Return True if the request of an old fence is a late one: its sender was stopped; or its lease was
         lost with the index while this server hung, and the request of the slot's next claim is here."""
-        if order.attempt_id in self._late | self._old:
-            return True
-        claimed_at, newest = made_at(order.attempt_id), made_at(self._newest[order.slot][1])
-        return claimed_at < newest and self.index_lost_since(claimed_at - START.timestamp())
+        return claim[1] in self._late | self._old or self.index_lost_between(claim, self._newest[slot])
 
     def _judge(self, order: RunOrder) -> None:
         """A full machine is the dispatcher's fault.

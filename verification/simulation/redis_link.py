@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gpus.leasing import keys
-from gpus.leasing.codec import Argument
+from gpus.leasing.codec import Argument, read_lease
 from gpus.leasing.library import library_code, library_name, library_text
 from gpus.leasing.scripts import UNGREETED, Loaded, Scripts, as_text
 from gpus.leasing.store import RedisLeases
@@ -23,6 +23,8 @@ from verification.simulation.scheduler import START, Scheduler
 
 TIMEOUT_SECONDS = 2.0
 ScriptObserver = Callable[[str, Mapping[str, Any], Any], None]
+GRANTING = frozenset({"claim", "release", "reserve"})
+"""Scripts that grant leases, and return them."""
 _SAVED = 1
 _COPY = """
 redis.call('SELECT', ARGV[1])
@@ -71,6 +73,9 @@ class RedisServer:
         self.observer: ScriptObserver = lambda script, args, answer: None
         self.index_lost_at = 0.0
         """When an index was last lost: data of a restarted server is not trusted."""
+        self._index_losses = 0
+        self._losses_before: dict[tuple[int, str], int] = {}
+        """By fence and attempt of each lease that was granted: the losses of an index until then."""
         self._filled = 0
         self.offset_seconds = 0.0
         """Of its wall clock."""
@@ -103,6 +108,12 @@ class RedisServer:
         """Return True if the job is leased, or claimed ahead of a lease."""
         return bool(self.client.hexists(keys.Keys(fleet, layout).held(), job_id))
 
+    def lost_index_between(self, first: tuple[int, str], second: tuple[int, str]) -> bool:
+        """Return True if an index was lost after the first lease was granted, and before the second. first,
+        second: fence and attempt."""
+        before = self._losses_before
+        return first in before and second in before and before[first] < before[second]
+
     def _timestamp(self) -> float:
         return START.timestamp() + self.scheduler.now + self.offset_seconds
 
@@ -110,7 +121,7 @@ class RedisServer:
 
     def flush(self) -> None:
         self.client.flushdb()
-        self.index_lost_at = self.scheduler.now
+        self._lose_index()
 
     def restart(self, *, empty: bool) -> None:
         self._change_to(f"run-{self.term + 1}")
@@ -157,8 +168,12 @@ class RedisServer:
 
     def _change_to(self, run_id: str) -> None:
         self.term += 1
-        self.index_lost_at = self.scheduler.now
+        self._lose_index()
         self.run_id, self.replication = run_id, f"replication-{self.term}"
+
+    def _lose_index(self) -> None:
+        self.index_lost_at = self.scheduler.now
+        self._index_losses += 1
 
     # -- calls -----------------------------------------------------------------------------------------
 
@@ -178,16 +193,21 @@ class RedisServer:
         if process is None:
             with self._without_memory_limit():  # the judge always gets an answer
                 return send()
-        answer = send()
-        self.observer(name, args, answer)
+        answer = self._carry_out(name, args, send)
         if self.active_faults.happens(self.active_faults.redis_call_doubled):
             self.scheduler.note(process.name, "sent again")
-            answer = send()
-            self.observer(name, args, answer)
+            answer = self._carry_out(name, args, send)
         if self.active_faults.happens(self.active_faults.redis_reply_lost):
             self.scheduler.note(process.name, "reply lost")
             self.scheduler.sleep(TIMEOUT_SECONDS)
             raise RedisTimeoutError("Timeout reading from socket")
+        return answer
+
+    def _carry_out(self, name: str, args: Mapping[str, Any], send: Callable[[], Any]) -> Any:
+        answer = send()
+        if name in GRANTING and isinstance(answer, list) and (lease := read_lease(answer)) is not None:
+            self._losses_before.setdefault((lease.fence, as_text(lease.attempt_id)), self._index_losses)
+        self.observer(name, args, answer)
         return answer
 
     def _check_reachable(self, what: str, fleet: str = "") -> None:

@@ -120,8 +120,6 @@ class World:
         self.database = DatabaseLink(self.scheduler, self.active_faults)
         self.outside = Process("outside")
         self.servers = {server.name: server for server in self._fleet()}
-        for server in self.servers.values():
-            server.only_here_known, server.index_lost_since = self._only_server_knows, self._index_lost_since
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
         self.advancers = Advancers(
@@ -463,6 +461,9 @@ class World:
                     push=self._push if name == "ltx2-1" and self.chance.random() < 0.5 else None,
                 )
             )
+        for server in fleet:
+            server.only_here_known = self._only_server_knows
+            server.index_lost_between = self.redis.lost_index_between
         return fleet
 
     def _only_server_knows(self, ran: RunRecord) -> bool:
@@ -471,9 +472,6 @@ class World:
         sender = self.known.get(ran.sender)
         is_gone = sender is not None and not sender.alive
         return is_gone and self.redis.index_lost_at > ran.began and not has_attempt(ran.attempt_id)
-
-    def _index_lost_since(self, at: float) -> bool:
-        return self.redis.index_lost_at > at
 
     def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
         """The GPU server calls the web process, a limited number of times."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from django.conf import settings
@@ -17,6 +19,7 @@ from verification.simulation import world
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.gpu import GpuServer, RunRecord, origin
 from verification.simulation.gpu_link import GpuLink
+from verification.simulation.redis_link import RedisServer
 from verification.simulation.scheduler import START, Process, Scheduler
 
 FIRST, SECOND = new_id(START.timestamp()), new_id(START.timestamp() + 1)
@@ -111,35 +114,84 @@ def test_a_run_that_only_its_server_knows_excuses_a_server_that_names_no_jobs(
     assert (server.oversubscribed == []) is is_excused
 
 
-@pytest.mark.parametrize(("is_index_lost", "is_excused"), [(True, True), (False, False)])
-def test_a_request_that_waited_in_a_hung_server_is_excused_if_its_lease_was_lost(
-    is_index_lost: bool, is_excused: bool
+def flushed(redis: RedisServer) -> None:
+    redis.flush()
+
+
+def restarted(redis: RedisServer) -> None:
+    redis.restart(empty=False)
+
+
+def failed_over(redis: RedisServer) -> None:
+    redis.fail_over()
+
+
+Events = Sequence[tuple[str, int] | Callable[[RedisServer], None]]
+OLDER, NEWER = (FIRST, 1), (SECOND, 2)
+"""Claims of one slot: attempt and fence."""
+
+
+@pytest.mark.parametrize("lost", [flushed, restarted, failed_over])
+def test_a_request_whose_lease_was_lost_with_the_index_is_excused(
+    lost: Callable[[RedisServer], None],
 ) -> None:
-    """The request of the slot's next claim is read before it."""
-    server = serve_in_turn([(SECOND, 2), (FIRST, 1)], is_index_lost=is_index_lost)
-    assert (server.refused_fences == []) is is_excused
+    """It waited in a hung server, which reads the request of the slot's next claim before it."""
+    server = serve_in_turn(NEWER, OLDER, after=[OLDER, lost, NEWER])
+    assert server.refused_fences == []
     assert [one.attempt_id for one in server.ran] == [SECOND]
     assert server.late_senders == 1
 
 
+@pytest.mark.parametrize("events", [
+    [OLDER, NEWER],
+    [flushed, OLDER, NEWER],
+    [OLDER, NEWER, flushed],
+    [flushed, OLDER, NEWER, restarted],
+], ids=["no loss", "before both claims", "after both claims", "before and after"])  # fmt: skip
+def test_a_loss_of_the_index_excuses_a_refused_fence_only_between_the_two_claims(events: Events) -> None:
+    """The older lease was still there when its slot was granted again."""
+    server = serve_in_turn(NEWER, OLDER, after=events)
+    (refused,) = server.refused_fences
+    assert f"refused fence 1 of {FIRST}" in refused
+
+
 def test_a_later_claim_with_a_lower_fence_is_no_late_request() -> None:
     """Fences fell, even if Redis has lost the index in between."""
-    server = serve_in_turn([(FIRST, 2), (SECOND, 1)], is_index_lost=True)
+    server = serve_in_turn((FIRST, 2), (SECOND, 1), after=[(FIRST, 2), flushed, (SECOND, 1)])
     (refused,) = server.refused_fences
     assert f"refused fence 1 of {SECOND}" in refused
 
 
-def serve_in_turn(requests: list[tuple[str, int]], *, is_index_lost: bool) -> GpuServer:
-    """Let a server read requests in this order: attempt and fence, of one slot."""
+def test_a_claim_that_redis_carried_out_twice_was_made_once() -> None:
+    """Its second reply comes from an index that was lost before."""
+    server = serve_in_turn(NEWER, OLDER, after=[OLDER, NEWER, flushed, NEWER])
+    assert len(server.refused_fences) == 1
+
+
+def serve_in_turn(*requests: tuple[str, int], after: Events) -> GpuServer:
+    """Let a server read requests in this order: attempt and fence, of one slot. after: what happened before
+    in Redis: claims, and losses of its index."""
     scheduler, chance = Scheduler(1), random.Random(1)
     server = GpuServer("gpu", scheduler, chance, slots=2, is_async=False)
-    server.index_lost_since = lambda at: is_index_lost
+    redis = RedisServer(Mock(), scheduler, ActiveFaults(chance))
+    server.index_lost_between = redis.lost_index_between
+    for event in after:
+        if isinstance(event, tuple):
+            scheduler.spawn(Process("worker"), partial(claim, redis, *event))
+            scheduler.run(scheduler.now + 0.1)
+        else:
+            event(redis)
     link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
-    for number, (attempt, fence) in enumerate(requests, 1):
-        scheduler.spawn(Process(f"sender {number}"), sender(link, attempt, fence))
-        scheduler.run(float(number))
+    for attempt, fence in requests:
+        scheduler.spawn(Process(f"sender of {attempt}"), sender(link, attempt, fence))
+        scheduler.run(scheduler.now + 1.0)
     scheduler.end()
     return server
+
+
+def claim(redis: RedisServer, attempt: str, fence: int) -> None:
+    lease = [b"m", b"gpu/0", b"job", attempt.encode(), 1, b"m", b"1", 5, fence, fence, b"1", 0]
+    redis.call("main", redis.term, "claim", {}, lambda: lease)
 
 
 @dataclass
