@@ -1,11 +1,11 @@
-"""Puts the parts of production together: the ports (clocks, Redis, broker, database), and what the worker
+"""Puts the parts of production together: the ports (clocks, Redis, broker, database), and what web and worker
 processes run on them. The only place that does; each process imports only its own parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -24,6 +24,11 @@ from workflows.execution.retried import retryable
 from workflows.schedules.models import reopen
 
 if TYPE_CHECKING:
+    from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
+    from dispatcher_project.web.asgi_gateway import AsgiGateway
+    from gpu_host.local.device import Device
+    from gpu_host.local.gpu import LocalGpu
+    from gpu_host.local.nvml import Nvml
     from gpus.protocol import Lease, ModelSpec
     from gpus.runners.base import Runner
     from jobs.callbacks.delivery_worker import DeliveryWorker
@@ -31,6 +36,11 @@ if TYPE_CHECKING:
     from jobs.execution.presence import Presence
     from jobs.sweeps.runner import Runner as SweepRunner
     from workflows.execution.due_runs import DueRuns
+
+WSGI_THREADS = 16
+HEAVY_AT_ONCE = 1
+"""More heavy requests compete with each other and with short submits for the interpreter and SQLite's lock:
+another tenant's p99 beside batches was 113 ms with one, 179 ms with two."""
 
 
 def make_production_ports() -> Ports:
@@ -122,12 +132,70 @@ def make_due_runs() -> DueRuns:
     return DueRuns(Advancer(production_ports()))
 
 
-def make_web_presence(ports: Ports) -> Presence:
-    """Make the sign of life of a web process, which also writes the refusals that it counted."""
+def make_pinned_watch(
+    gpu: LocalGpu, *, server: str, host: str, fleet: str, device: Device, nvml: Nvml | None
+) -> PinnedWatch:
+    """Make the watch of a pinned worker; it is not started."""
+    from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
+
+    return PinnedWatch(
+        gpu, server=server, host=host, fleet=fleet, device=device, nvml=nvml, ports=production_ports()
+    )
+
+
+def make_gateway() -> AsgiGateway:
+    """Make the ASGI application of a web process: event streams and submits on the loop, Django in a few
+    threads. One per event loop, because its event hub belongs to the loop."""
+    from a2wsgi import WSGIMiddleware
+
+    from artifacts.store.local import LocalStore
+    from dispatcher_project.web.artifact_bytes import ArtifactBytes
+    from dispatcher_project.web.asgi_gateway import AsgiGateway
+    from dispatcher_project.web.cog_uploads import CogUploads
+    from dispatcher_project.web.headers import Utf8Handler
+    from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
+    from dispatcher_project.web.submit_batcher import SubmitBatcher, SubmitHandler
+    from jobs.events.hub import EventHub
+    from jobs.submission.fetched_urls import UrlFetcher
+    from workflows.event_stream import follow_run
+
+    def local_store() -> LocalStore | None:
+        store = production_ports().artifact_store
+        return store if isinstance(store, LocalStore) else None
+
+    limits = settings.DISPATCHER
+    threads = WSGIMiddleware(cast("Any", unless_given_up(Utf8Handler())), workers=WSGI_THREADS)
+    behind = FairThreads(
+        cast("Any", threads), limits.web_threads_per_tenant, limits.web_heavy_at_once or HEAVY_AT_ONCE
+    )
+    return AsgiGateway(
+        ResponseDeadline(SubmitBatcher(behind, SubmitHandler()), limits.answer_seconds),
+        lambda: EventHub(settings.REDIS_URL),
+        begin_web_presence,
+        streams_per_reader=limits.streams_per_reader,
+        body_bytes=limits.web_body_bytes,
+        artifact_bytes=ArtifactBytes(local_store),
+        cog_uploads=CogUploads(production_ports),
+        url_fetcher=UrlFetcher(),
+        sources={"run": follow_run},
+    )
+
+
+def begin_web_presence() -> Callable[[], None]:
+    """Write a web process's sign of life every few seconds, and the refusals that it counted; call the
+    returned function to end it."""
     from gpus.models import Process
     from jobs.execution.presence import Presence
 
-    return Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
+    ports = production_ports()
+    presence = Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
+    presence.start()
+
+    def end() -> None:
+        presence.stop()
+        ports.request_refusals.write(now=True)
+
+    return end
 
 
 def make_presence(queues: Collection[str], sweeps: SweepRunner | None) -> Presence:

@@ -171,7 +171,24 @@ def test_planted_state_of_a_module_is_found() -> None:
     assert not _MADE_ONCE_BY.findall("@cache\ndef found(name: str) -> int:\n    return 1\n")
 
 
-_WIRED = ("DeliveryWorker", "DueRuns", "GpuWorker", "Presence")
+_WIRED = (
+    "Announcer",
+    "ArtifactBytes",
+    "AsgiGateway",
+    "CogUploads",
+    "ConnectionPool",
+    "DeliveryWorker",
+    "DueRuns",
+    "EventHub",
+    "FairThreads",
+    "GpuWorker",
+    "LayoutOverlapSweeper",
+    "PinnedWatch",
+    "Presence",
+    "ResponseDeadline",
+    "SubmitBatcher",
+    "SubmitHandler",
+)
 """Parts of production that only `dispatcher_project.wiring` makes, and for the simulation `verification`."""
 _MAKES_WIRED = re.compile(rf"(?<!class )(?<!\w)(?:{'|'.join(_WIRED)})\(")
 

@@ -1,6 +1,6 @@
 """The pinned GPU worker, which runs models itself: `manage.py gpu_worker --gpu 0 --models myapp.models`.
 
-It registers as a server that only this process drives. A child process loads the models. `PinnedWatch` sends
+It registers as a server that only this process drives. A child process loads the models. `pinned_watch` sends
 heartbeats, follows the server's desired state, and monitors the GPU.
 """
 
@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import connection
 
 from foundation.log_lines import LogLine, RateLimit
 from foundation.names import NAME_PATTERN
@@ -35,122 +32,14 @@ from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is
 from gpu_host.local.gpu import LocalGpu, LocalRunner
 from gpu_host.local.limits import hide_process
 from gpu_host.local.loaded_models import GPU_LIBRARY_MB, LocalGpuOptions
-from gpu_host.local.nvml import GpuReading, Nvml, NvmlError, VramGauge, ram_of
+from gpu_host.local.nvml import Nvml, NvmlError, VramGauge
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder
-from gpu_host.local.telemetry import MachineMeter, ProcessMeter, Reading, measure
-from gpu_host.local.watchdog import Watchdog
 from gpus.errors import GpuError
-from gpus.health.pinned_servers import BEAT_SECONDS, GONE_SECONDS, heartbeat_report, register_pinned, sign_off
-from gpus.models import Pool, Server
-from gpus.protocol import DesiredState
+from gpus.health.pinned_servers import register_pinned, sign_off
+from gpus.models import Pool
 from gpus.registry.model_fields import RegistryRefused
 from jobs.ports import Ports
-
-log = structlog.get_logger(__name__)
-
-LOOK_SECONDS = 1.0
-
-
-class PinnedWatch:
-    """Four threads of a pinned worker: heartbeat, telemetry, the server's switch, and the GPU's health.
-    The heartbeat sends the last known health, so that a hanging driver never makes the worker seem dead."""
-
-    def __init__(
-        self,
-        gpu: LocalGpu,
-        *,
-        server: str,
-        host: str,
-        fleet: str,
-        device: Device,
-        nvml: Nvml | None,
-        ports: Ports,
-    ) -> None:
-        self._gpu, self._server, self._host, self._fleet, self._ports = gpu, server, host, fleet, ports
-        self._stopped = threading.Event()
-        self._machine = MachineMeter()
-        self._read = reader_of(device, nvml)
-        self._telemetry: Reading | None = None
-        self._measured_at = self._sent_at = -1e9
-        cpu = ProcessMeter(lambda: gpu.session)
-        self._watchdog = Watchdog(gpu, self._read, cpu=cpu.read, log_event=log.warning)
-        self._threads = [
-            threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
-            for step, seconds, name in (
-                (self.measure, BEAT_SECONDS, "measures"),
-                (self.beat, BEAT_SECONDS, "beats"),
-                (self.look, LOOK_SECONDS, "pinned-watch"),
-                (self._watchdog.step, 1.0, "gpu-doctor"),
-            )
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join(2.0)
-
-    def beat(self) -> None:
-        """Send one heartbeat. It needs no database, so that a worker without one still counts as alive."""
-        jobs = [(order.job, order.attempt) for order in self._gpu.running()]
-        telemetry = self._telemetry if time.monotonic() - self._measured_at <= GONE_SECONDS else None
-        why = self._gpu.sick or _unread(telemetry)
-        heartbeat = heartbeat_report(self._host, jobs, why=why, telemetry=telemetry)
-        history = None if self._measured_at == self._sent_at else telemetry
-        self._ports.leases(self._fleet).record_heartbeat(self._server, heartbeat, history)
-        self._sent_at = self._measured_at
-
-    def measure(self) -> None:
-        """Measure machine and GPU once. It may block for the time-out of a driver that does not answer."""
-        self._telemetry = measure(
-            self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
-        )
-        self._measured_at = time.monotonic()
-
-    def look(self) -> None:
-        """Follow the server's row: stop if another host drives it, release memory unless it is on."""
-        row = Server.objects.filter(name=self._server).values("host", "desired").first()
-        if row is None or row["host"] != self._host:
-            log.error("server_taken_over", server=self._server, by=row["host"] if row else None)
-            self._stopped.set()
-            os.kill(os.getpid(), signal.SIGTERM)  # a normal stop: current runs may finish
-        elif row["desired"] != DesiredState.ON:
-            self._gpu.release_memory()
-        else:
-            self._gpu.tick()
-
-    def _keep(self, step: Callable[[], Any], seconds: float, name: str) -> None:
-        while True:
-            began = time.monotonic()
-            try:
-                step()
-            except Exception as error:  # database or Redis unreachable: the next step retries
-                log.warning(
-                    "pinned_step_failed", step=name, error=str(error).strip(), kind=type(error).__name__
-                )
-                connection.close()
-            if self._stopped.wait(max(0.05, seconds - (time.monotonic() - began))):
-                connection.close()
-                return
-
-
-def _unread(telemetry: Reading | None) -> str:
-    """The error of the last measurement of the GPU, or ""; the watchdog may not have reported it yet."""
-    found = (telemetry or {}).get("gpu_error")
-    return f"the GPU can't be read: {found}" if found else ""
-
-
-def reader_of(device: Device, nvml: Nvml | None) -> Callable[[], GpuReading] | None:
-    """Return the function that reads the device; None without a GPU."""
-    if nvml is None:
-        return None
-    driver = nvml
-    return lambda: driver.read(device.uuid)
-
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +75,7 @@ class PinnedOptions:
 
 def run_pinned_worker(options: PinnedOptions) -> int:
     """Run a pinned worker until it is stopped; return its exit status."""
+    from dispatcher_project import wiring
     from dispatcher_project.celery_transport.run import run_gpu_worker
     from jobs.ports import production_ports
 
@@ -204,8 +94,8 @@ def run_pinned_worker(options: PinnedOptions) -> int:
         host = process_host(server)
         slots = options.slots or max(model.at_once for model in models.values())
         home = _register(options, server=server, host=host, slots=slots, models=models, ports=ports)
-        watch = PinnedWatch(
-            gpu, server=server, host=host, fleet=home.fleet, device=device, nvml=nvml, ports=ports
+        watch = wiring.make_pinned_watch(
+            gpu, server=server, host=host, fleet=home.fleet, device=device, nvml=nvml
         )
         watch.start()
         try:

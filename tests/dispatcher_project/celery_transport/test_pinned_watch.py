@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.celery_transport import pinned
-from dispatcher_project.celery_transport.pinned import PinnedWatch
+from dispatcher_project.celery_transport import pinned_watch
+from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
 from gpu_host.local.device import CPU, Device, RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.nvml import Nvml
@@ -74,8 +74,8 @@ def test_a_heartbeat_uses_the_last_reading_and_does_not_read_the_driver(
     def hangs(*arguments: Any, **values: Any) -> Any:
         raise AssertionError("asked the driver")
 
-    monkeypatch.setattr(pinned, "measure", hangs)
-    monkeypatch.setattr(pinned, "ram_of", hangs)
+    monkeypatch.setattr(pinned_watch, "measure", hangs)
+    monkeypatch.setattr(pinned_watch, "ram_of", hangs)
     watch.beat()
     assert "at" in beats(watch)[0]["telemetry"]
     watch._measured_at -= GONE_SECONDS + 1

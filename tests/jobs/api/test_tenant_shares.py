@@ -24,6 +24,7 @@ from dispatcher_project.web.request_limits import (
     TooManyInFlight,
     holder_of,
 )
+from dispatcher_project.wiring import make_gateway
 from foundation.http_api.json_body import BODY_PENDING_KEY
 from jobs.api import authentication
 from jobs.api.errors import count_refusal, unknown_route
@@ -240,14 +241,21 @@ def test_refusals_are_counted_by_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counters.read(counters.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
 
 
+def heavy_requests_at_once() -> int:
+    site: Any = make_gateway()
+    while not isinstance(site, FairThreads):
+        site = site._site
+    return site._heavy_at_once
+
+
 @pytest.mark.parametrize("vendor", ["sqlite", "postgresql"])
 def test_concurrent_heavy_requests_are_a_setting(
     vendor: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "vendor", vendor)
-    assert asgi.heavy_at_once() == 1
+    assert heavy_requests_at_once() == 1
     settings.DISPATCHER = settings.DISPATCHER.__class__(web_heavy_at_once=3)
-    assert asgi.heavy_at_once() == 3
+    assert heavy_requests_at_once() == 3
 
 
 def test_web_threads_use_a_short_switch_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from dispatcher_project.asgi import WSGI_THREADS
+from dispatcher_project.wiring import WSGI_THREADS
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 

@@ -17,8 +17,8 @@ import pytest
 import requests
 from django.utils import timezone
 
-from dispatcher_project.asgi import WSGI_THREADS
 from dispatcher_project.web import request_limits
+from dispatcher_project.wiring import WSGI_THREADS
 from foundation.ids import new_id
 from foundation.secrets import signed
 from gpus.models import ModelConfig
