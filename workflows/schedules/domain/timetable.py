@@ -27,6 +27,8 @@ _ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
 """cronsim has 21th, 22th and 23th."""
 find_zone: Callable[[str], tzinfo] = ZoneInfo
 """The source of time zones; the simulation replaces it."""
+_SECOND, _PROBE = timedelta(seconds=1), timedelta(days=1)
+"""Probe: no zone has two changes of its offset in so short a time."""
 _NO_ZONES = ("localtime", "posixrules", "posix/", "right/")
 """Files beside the zones that depend on the machine, or count leap seconds."""
 
@@ -121,6 +123,9 @@ class Timetable:
             yield self.at
 
     def _by_cron(self, time: datetime) -> Iterator[datetime]:
+        if self.zone is not UTC and _counts_real_time(self.cron):
+            yield from _by_wall_clock(self.cron, self.zone, time)
+            return
         last = time
         # cronsim drops fractions of a second, so the first one may be the time itself, or before it
         for found in CronSim(self.cron, time.astimezone(self.zone)):
@@ -128,6 +133,52 @@ class Timetable:
             if due > last:  # two times in a skipped hour are one moment
                 yield due
                 last = due
+
+
+def _counts_real_time(cron: str) -> bool:
+    """Return True if the hour or the minute begins with a star: all times that clocks show are due."""
+    return any(field.startswith("*") for field in cron.split()[:2])
+
+
+def _by_wall_clock(cron: str, zone: tzinfo, time: datetime) -> Iterator[datetime]:
+    """Yield each moment after this time at which a clock of the zone shows a time of the expression.
+
+    cronsim searches without a zone, from one change of the zone's offset to the next: with a zone it steps by
+    whole hours, and misses times after a change by half an hour.
+    """
+    wall = (time + _offset(zone, time)).replace(tzinfo=None)
+    while True:
+        offset = _offset(zone, time)
+        for found in CronSim(cron, wall):
+            due = found.replace(tzinfo=UTC) - offset
+            if (change := _first_change(zone, time, due)) is not None:
+                time = change
+                wall = (time + _offset(zone, time) - _SECOND).replace(tzinfo=None)  # the change may be due
+                break
+            yield due
+            time = due
+        else:
+            return
+
+
+def _first_change(zone: tzinfo, after: datetime, last: datetime) -> datetime | None:
+    """Return the first moment after `after`, up to `last`, at which the zone's offset from UTC changes."""
+    offset = _offset(zone, after)
+    while after < last:
+        low, high = after, min(after + _PROBE, last)
+        if _offset(zone, high) != offset:
+            break
+        after = high
+    else:
+        return None
+    while high - low > _SECOND:
+        middle = low + (high - low) // 2
+        low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+    return high.replace(microsecond=0)
+
+
+def _offset(zone: tzinfo, time: datetime) -> timedelta:
+    return time.astimezone(zone).utcoffset() or timedelta()
 
 
 def words_of(cron: str) -> str:

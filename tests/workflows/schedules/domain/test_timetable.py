@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 
@@ -58,6 +59,53 @@ def test_each_due_time_follows_the_one_from_which_the_search_goes_on() -> None:
         assert found is not None
         one_by_one.append(after := found)
     assert one_by_one == at_once
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Australia/Lord_Howe", datetime(2026, 4, 4, tzinfo=UTC)),
+        ("Australia/Lord_Howe", datetime(2026, 10, 3, tzinfo=UTC)),
+        ("Asia/Pyongyang", datetime(2018, 5, 4, tzinfo=UTC)),
+        ("Pacific/Apia", datetime(2011, 12, 29, tzinfo=UTC)),
+        ("Europe/Berlin", datetime(2026, 10, 24, tzinfo=UTC)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("cron", "minutes", "hours"),
+    [
+        ("30 * * * *", (30,), range(24)),
+        ("0 */2 * * *", (0,), range(0, 24, 2)),
+        ("* 2 * * *", range(60), (2,)),
+        ("*/30 1-3 * * *", (0, 30), (1, 2, 3)),
+    ],
+)
+def test_an_expression_with_a_star_is_due_whenever_clocks_show_its_time(
+    zone: str, day: datetime, cron: str, minutes: Collection[int], hours: Collection[int]
+) -> None:
+    table, end = Timetable(cron=cron, zone=zone_of(zone)), day + timedelta(days=2)
+    expected, at = [], day
+    while at <= end:
+        clock = at.astimezone(table.zone)
+        if clock.minute in minutes and clock.hour in hours:
+            expected.append(at)
+        at += timedelta(minutes=1)
+    assert table.between(day, end, 10_000) == expected
+    assert all(table.next_after(first) == second for first, second in pairwise(expected))
+
+
+def test_a_rare_expression_with_a_star_is_due_on_its_day_after_many_changes() -> None:
+    table = Timetable(cron="*/30 0 29 2 *", zone=zone_of("Australia/Lord_Howe"))
+    assert [due.isoformat() for due in islice(table.after(datetime(2026, 6, 1, tzinfo=UTC)), 3)] == [
+        "2028-02-28T13:00:00+00:00",
+        "2028-02-28T13:30:00+00:00",
+        "2032-02-28T13:00:00+00:00",
+    ]
+
+
+def test_a_fixed_time_of_a_skipped_day_is_due_when_that_is_over() -> None:
+    table = Timetable(cron="0 12 30 12 *", zone=zone_of("Pacific/Apia"))
+    assert table.next_after(datetime(2011, 12, 1, tzinfo=UTC)) == datetime(2011, 12, 30, 10, tzinfo=UTC)
 
 
 def test_a_period_counts_from_its_anchor_within_start_and_end() -> None:
