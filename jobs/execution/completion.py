@@ -303,8 +303,13 @@ class Completion:
             outputs=None,
         )
         self._submit_end(end._replace(outcome=outcome)).add_done_callback(
-            lambda done: None if done.exception() is None else self.keeper.forget(end.lease.ref)
+            partial(self._expire_refused, end.lease.ref)
         )
+
+    def _expire_refused(self, ref: LeaseRef, written: Future[Any]) -> None:
+        """Let a lease expire if the database refused its last write: a sweep resolves it."""
+        if written.exception() is not None:
+            self.keeper.forget(ref)
 
     def release(
         self,
@@ -409,7 +414,7 @@ class Completion:
             job: Job | None = follow_ups.waiting_job.first(id=lease.job_id)
             return EndWritten(Ended(won=job is not None, job=job, quarantined=True), leases, lease.ref)
 
-        self.writer.submit(apply)
+        self.writer.submit(apply).add_done_callback(partial(self._expire_refused, lease.ref))
 
     def retry_releases(self) -> None:
         """Retry releases and confirmations that Redis did not answer (the watcher calls it)."""

@@ -6,17 +6,19 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from foundation.ids import new_id
 from gpus.errors import ServerLost
+from gpus.leasing.values import ExpiredLease
 from gpus.models import QuarantinedSlot
-from gpus.protocol import Lease, ReleaseMode
+from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from gpus.runners.base import Accepted
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
+from jobs.sweeps import expired_leases
 from jobs.transitions import End, Start, StartOutcome
 from tests.jobs.execution.by_hand import OLD, by_hand
 from tests.support.factories import make_job, make_running
@@ -102,6 +104,26 @@ def test_a_refused_run_that_may_still_be_busy_quarantines_its_slot(shop):
     assert hands.slot() == "quarantined"
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
     assert hands.waiting() == 0, "a cancelled job gets no ticket"
+
+
+def test_a_quarantine_that_the_database_refuses_is_left_to_a_sweep(shop):
+    """The lease must not be renewed for as long as the worker lives: its job would wait as long."""
+    hands = by_hand(shop, ServerLost(), generation_age=OLD)
+    job = hands.submit()
+    hands.writer.at_once = False
+    hands.gpu.on_start = lambda run: hands.writer.refuse(OperationalError("disk I/O error"))
+    hands.worker.work("m")
+    hands.writer.refuse(OperationalError("disk I/O error"))
+    assert (hands.worker.completion.keeper.held(), hands.slot(), hands.waiting()) == (0, "quarantined", 0)
+
+    [view] = hands.leases.real.slots("gpu-1")
+    ref = LeaseRef(view.slot, job.id, view.attempt_id, 1)
+    end = ExpiredLease("m", ref, "m", str(job.tenant_id), True, "w", 5.0)
+    hands.leases.instead["expired"] = lambda real, limit: [end]
+    expired_leases.sweep(hands.worker.ports)
+    assert QuarantinedSlot.objects.get(freed_at=None).attempt_id == ref.attempt_id
+    assert (state(job), hands.slot()) == (JobState.RETRYING, "quarantined")
+    assert not hands.leases.real.has_tickets("m", [job.ticket])[0], "it is not held any more"
 
 
 def test_a_run_whose_start_is_refused_meanwhile_is_stopped_at_its_gpu(shop):
