@@ -6,8 +6,9 @@ class ArtifactsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django.core.checks import register
+        from django.core.checks import Tags, register
 
-        from artifacts.checks import check_store
+        from artifacts.checks import check_folder, check_store
 
         register(check_store)
+        register(check_folder, Tags.database)

@@ -3,13 +3,33 @@ settings allow, stops the process."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 
+from artifacts.store.configured import make_store
+from artifacts.store.contract import StoreError
+from artifacts.store.identity import AnotherFolder
 from artifacts.store.place import S3Place, read_place
 from artifacts.store.s3 import MAX_OBJECT_BYTES, MAX_PUT_BYTES, NoBoto, require_boto
+
+
+def check_folder(app_configs: Any, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Check with a database (`manage.py check --database default`, `migrate`) that a folder is its store."""
+    if not databases or isinstance(read_place(settings.DISPATCHER.artifact_store), S3Place):
+        return []
+    store = make_store(lambda: datetime.now(UTC))
+    try:
+        store.require_own()
+    except AnotherFolder as error:
+        hint = "`doctor` says how to declare the right folder. Several hosts need s3://BUCKET."
+        return [Warning(f"DISPATCHER_ARTIFACT_STORE: {error}", hint=hint, id="artifacts.W003")]
+    except StoreError:  # before the migration, or without the folder's rights: `doctor` says more
+        return []
+    return []
 
 
 def check_store(app_configs: Any, **_: Any) -> list[CheckMessage]:

@@ -158,3 +158,17 @@ class ByteChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.bytes:+}"
+
+
+class StoreFolder(models.Model):
+    """The folder that is the database's store, if it is a folder: one row. folder: the id in its file
+    `store.id` (`artifacts.store.identity`)."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    folder = models.CharField(max_length=26)
+
+    class Meta:
+        constraints = [models.CheckConstraint(name="one_store_folder", condition=Q(id=1))]
+
+    def __str__(self) -> str:
+        return self.folder

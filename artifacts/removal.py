@@ -87,7 +87,13 @@ def announce_unused(now: datetime, most: int) -> int:
 
 def remove_announced(store: Store, now: datetime, most: int) -> Removed:
     """Remove artifacts whose tombstone is old enough and that are still unused; finish removals that were
-    interrupted. At most `most`. One object that the store does not remove does not stop the others."""
+    interrupted. At most `most`. One object that the store does not remove does not stop the others.
+
+    Nothing changes in a process whose folder is not the database's."""
+    try:
+        store.require_own()
+    except StoreError as error:
+        return Removed(fault=str(error))
     due = _due(now).order_by("tombstoned_at")
     ids = list(due.values_list("pk", flat=True)[:most])
     removal = _Removal(store, now)

@@ -19,7 +19,7 @@ from artifacts.removal import erase_unused, remove_erased
 from artifacts.uses import drop_run_uses
 from foundation.database.connections import write_lock
 from gpus.registry.audit import record
-from jobs.domain.errors import ArtifactStoreOfOneHost, JobNotOver
+from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable, JobNotOver
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Job
 from jobs.operations.erase import (
@@ -98,7 +98,7 @@ def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> int:
         with suppress(Job.DoesNotExist):
             try:
                 erase_job_data(job_id or "", ports=ports, with_follower=True)
-            except (JobNotOver, ArtifactStoreOfOneHost):
+            except (JobNotOver, ArtifactStoreOfOneHost, ArtifactStoreUnavailable):
                 break  # a dead letter was retried, or the files may be on another host: a later call goes on
         done += 1
         run.erased_up_to = node_id

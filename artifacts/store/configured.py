@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
 from django.db import DatabaseError, connection
 
-from artifacts.models import Artifact
+from artifacts.keys import ObjectKey
+from artifacts.models import Artifact, StoreFolder
 from artifacts.store.contract import Store, StoreUnavailable
 from artifacts.store.local import LocalStore
 from artifacts.store.place import S3Place, read_place
@@ -47,17 +49,37 @@ def make_store(now: Callable[[], datetime]) -> Store:
         now,
         reserve_bytes=limits.artifact_reserve_bytes,
         is_shared=is_shared,
-        has_objects=_has_stored,
+        record=_Record(),
     )
 
 
-def _has_stored() -> bool:
-    """Return True if the database knows stored artifacts. Raises StoreUnavailable."""
+class _Record:
+    """The row of the folder in the database."""
+
+    def read(self) -> str:
+        with _query():
+            return StoreFolder.objects.values_list("folder", flat=True).first() or ""
+
+    def write(self, folder_id: str) -> str:
+        with _query():
+            row, _ = StoreFolder.objects.get_or_create(pk=1, defaults={"folder": folder_id})
+            return row.folder
+
+    def newest_objects(self, most: int) -> list[ObjectKey]:
+        with _query():
+            stored = Artifact.objects.filter(state=Artifact.State.STORED, stored_at__isnull=False)
+            keys = stored.order_by("-id").values_list("tenant_id", "sha256")[:most]
+            return [ObjectKey(*key) for key in keys]
+
+
+@contextmanager
+def _query() -> Iterator[None]:
+    """Queries of any thread. Raises StoreUnavailable without the database."""
     was_open = connection.connection is not None  # a thread that had none keeps none
     try:
-        return Artifact.objects.filter(state=Artifact.State.STORED, stored_at__isnull=False).exists()
+        yield
     except DatabaseError:
-        raise StoreUnavailable("It is unknown whether the store's empty folder is the right one.") from None
+        raise StoreUnavailable("It is unknown whether the store's folder is the right one.") from None
     finally:
         if not was_open:
             connection.close()

@@ -147,6 +147,9 @@ class Store(Protocol):
     def drop_unfinished(self, before: datetime) -> int:
         """Remove what uploads left that began before this time and did not end; return how many."""
 
+    def require_own(self) -> None:
+        """Raise StoreUnavailable if this is a folder, and not that of the database."""
+
     def check(self) -> str:
         """Try the store; return its fault as a text for operators, or ""."""
 

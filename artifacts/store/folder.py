@@ -10,12 +10,14 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from artifacts.keys import ObjectKey
 from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 
+OBJECTS = "a"
 TEMPORARY = "tmp"
 """Subfolder of files that are not complete; on the same file system, so that a rename publishes them."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -23,9 +25,16 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a planted FIFO must not block the open
 _READ = os.O_RDONLY | _PLAIN
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""Errors of file systems without hard links."""
 
 Place = Sequence[str]
 """Names below the root, the last one of the file."""
+
+
+def place_of(key: ObjectKey) -> Place:
+    """Return where an object is."""
+    return (OBJECTS, str(key.tenant_id), key.sha256[:2], key.sha256)
 
 
 @contextmanager
@@ -45,11 +54,10 @@ def _store_errors() -> Iterator[None]:
 
 class Folder:
     """The files of a store. root: made when the first file is written; a link to a folder is followed here
-    only, because it is the operator's. before_first: is called before a file is written into an empty root;
-    it raises StoreUnavailable unless the store is new."""
+    only, because it is the operator's."""
 
-    def __init__(self, root: Path, before_first: Callable[[], None] = lambda: None) -> None:
-        self.root, self._before_first = root, before_first
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
     errors = staticmethod(_store_errors)
 
@@ -70,8 +78,6 @@ class Folder:
     def new_file(self) -> tuple[str, int]:
         """Return name and descriptor of a new file in the temporary folder."""
         name = secrets.token_hex(16)
-        if not self.names(()):
-            self._before_first()
         with _store_errors(), self._folder((TEMPORARY,), make=True) as folder:
             return name, os.open(name, _NEW, 0o600, dir_fd=folder)
 
@@ -87,6 +93,21 @@ class Folder:
                 raise ObjectExists("The object is already stored.")
             os.rename(temporary, place[-1], src_dir_fd=before, dst_dir_fd=folder)
             os.fsync(folder)
+
+    def publish_once(self, temporary: str, name: str) -> None:
+        """Give a complete file this name in the root, durably. Raises ObjectExists if the name is taken."""
+        with _store_errors(), self._folder((TEMPORARY,)) as before, self._folder(()) as root:
+            try:
+                os.link(temporary, name, src_dir_fd=before, dst_dir_fd=root, follow_symlinks=False)
+            except FileExistsError:
+                raise ObjectExists("The file is there.") from None
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if _is_plain(name, root):
+                    raise ObjectExists("The file is there.") from None
+                os.rename(temporary, name, src_dir_fd=before, dst_dir_fd=root)
+            os.fsync(root)
 
     def move(self, source: Place, place: Place, descriptor: int) -> None:
         """Move an open file whose bytes are synchronised, durably. Raises ObjectExists if a plain file is at

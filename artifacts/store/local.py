@@ -3,6 +3,7 @@
 
 ::
 
+    store.id                         which store it is (`identity`)
     a/<tenant>/<2 digits>/<sha256>   objects
     parts/<upload>/key               key of the object of an unfinished upload in parts
     tmp/<random>                     files that are being written
@@ -37,22 +38,19 @@ from artifacts.store.contract import (
     is_blocked,
     number_of_parts,
 )
-from artifacts.store.folder import TEMPORARY, Folder, Place
+from artifacts.store.folder import OBJECTS, TEMPORARY, Folder, place_of
+from artifacts.store.identity import MARKER, AnotherFolder, FolderIdentity, StoreRecord
 from artifacts.store.names import served_type
 from artifacts.store.parts import BYTES, PartReceiver, has_one_file, make_file, publish, stored_parts
 from artifacts.store.receiver import Incoming, Receiver, no_room
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
 
-OBJECTS, PARTS = "a", "parts"
+PARTS = "parts"
 PART_BYTES = 64 * 1024 * 1024
 _UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
 _TENANT = re.compile(r"[1-9][0-9]{0,18}\Z")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}\Z")
-
-
-class _NotMounted(StoreUnavailable):
-    """Another folder is in the place of the store's."""
 
 
 class LocalStore:
@@ -60,8 +58,8 @@ class LocalStore:
 
     root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
     for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
-    file system that all hosts see. has_objects: returns True if the database knows stored objects: then an
-    empty folder is not the store's, and no file is written into it. part_bytes: of an upload in parts.
+    file system that all hosts see. record: what the database knows of its folder: nothing is written,
+    removed or listed in another one; None: any folder. part_bytes: of an upload in parts.
     """
 
     max_put_bytes: int | None = None
@@ -75,12 +73,13 @@ class LocalStore:
         *,
         reserve_bytes: int = 0,
         is_shared: bool = False,
-        has_objects: Callable[[], bool] = lambda: False,
+        record: StoreRecord | None = None,
         part_bytes: int | None = None,
     ) -> None:
         self.part_bytes = part_bytes or PART_BYTES
-        self.is_shared, self._has_objects = is_shared, has_objects
-        self._folder = Folder(root, self._require_new)
+        self.is_shared = is_shared
+        self._folder = Folder(root)
+        self._identity = FolderIdentity(self._folder, record) if record is not None else None
         self._url = url
         self.now = now
         self._reserve_bytes = reserve_bytes
@@ -112,8 +111,9 @@ class LocalStore:
 
     def find(self, key: ObjectKey) -> StoredObject | None:
         try:
-            found = self._folder.stat(_place(key))
+            found = self._folder.stat(place_of(key))
         except NoSuchObject:
+            self.require_own()
             return None
         return StoredObject(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
@@ -121,8 +121,9 @@ class LocalStore:
         """Return a descriptor to read the object, which the caller closes, and its size. Raises NoSuchObject,
         and StoreUnavailable if the store's folder is missing or empty: it is not mounted."""
         try:
-            descriptor = self._folder.open(_place(key))
+            descriptor = self._folder.open(place_of(key))
         except NoSuchObject:
+            self.require_own()
             if not self._folder.names(()):  # a store that was used has at least the folder of temporary files
                 raise StoreUnavailable("The store's folder is missing or empty: is it mounted?") from None
             raise
@@ -153,11 +154,12 @@ class LocalStore:
 
     def receive(self, key: ObjectKey, size: int) -> Receiver:
         """Begin to store an object. Raises ObjectExists, and StoreFull if the disk has no room for it."""
+        self.require_own(may_begin=True)
         if self.find(key) is not None:
             raise ObjectExists("The object is already stored.")
         self._require_room(size)
         return Receiver(
-            self._folder, _place(key), size, key.sha256, is_new=True, reserve_bytes=self._reserve_bytes
+            self._folder, place_of(key), size, key.sha256, is_new=True, reserve_bytes=self._reserve_bytes
         )
 
     def receive_part(self, key: ObjectKey, upload: str, number: int, size: int) -> Incoming:
@@ -172,6 +174,7 @@ class LocalStore:
         raise ObjectExists("The object is already stored.")
 
     def _part_receiver(self, key: ObjectKey, upload: str, number: int, size: int) -> Incoming:
+        self.require_own()
         self._require_upload(key, upload)
         self._require_room(size)
         place, reserve = (PARTS, upload), self._reserve_bytes
@@ -183,11 +186,13 @@ class LocalStore:
         return Receiver(self._folder, (*place, str(number)), size, None, make=False, reserve_bytes=reserve)
 
     def remove(self, key: ObjectKey) -> None:
+        self.require_own()
         with suppress(NoSuchObject):
-            self._folder.remove(_place(key))
+            self._folder.remove(place_of(key))
 
     def block(self, key: ObjectKey) -> None:
-        with Receiver(self._folder, _place(key), 0, None) as receiver:
+        self.require_own(may_begin=True)
+        with Receiver(self._folder, place_of(key), 0, None) as receiver:
             receiver.finish()
 
     def _unblock(self, key: ObjectKey) -> None:
@@ -196,6 +201,7 @@ class LocalStore:
             self.remove(key)
 
     def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
+        self.require_own()
         begin = str(after) if after is not None else ""
         tenants = [name for name in self._folder.names((OBJECTS,)) if _TENANT.match(name)]
         for tenant in tenants:
@@ -215,6 +221,7 @@ class LocalStore:
     # -- uploads in parts --------------------------------------------------------------------
 
     def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
+        self.require_own(may_begin=True)
         self._require_room(size)
         upload = new_id(self.now().timestamp())
         if not self.is_shared:
@@ -235,6 +242,7 @@ class LocalStore:
         return UploadInParts(upload, self.part_bytes, number_of_parts(size, self.part_bytes), stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
+        self.require_own()
         found = self.find_parts(key, upload, size)
         missing = sorted(set(range(1, found.parts + 1)) - found.stored)
         if missing:
@@ -258,7 +266,7 @@ class LocalStore:
             raise ObjectExists("The object is already stored.")
         names = self._folder.names((PARTS, upload))
         if has_one_file(names):
-            publish(self._folder, (PARTS, upload), key.sha256, _place(key))
+            publish(self._folder, (PARTS, upload), key.sha256, place_of(key))
             return
         with self.receive(key, size) as receiver:
             for number in range(1, number_of_parts(size, self.part_bytes) + 1):
@@ -267,6 +275,7 @@ class LocalStore:
             receiver.finish()
 
     def abandon_parts(self, key: ObjectKey, upload: str) -> None:
+        self.require_own()
         with suppress(NoSuchObject):
             self._require_upload(key, upload)
             self._forget(upload)
@@ -289,6 +298,7 @@ class LocalStore:
     # -- care ----------------------------------------------------------------------------------
 
     def drop_unfinished(self, before: datetime) -> int:
+        self.require_own()
         dropped = 0
         for name in self._folder.names((TEMPORARY,)):
             with suppress(NoSuchObject):
@@ -302,16 +312,24 @@ class LocalStore:
                     dropped += 1
         return dropped
 
+    def require_own(self, *, may_begin: bool = False) -> None:
+        """Raise AnotherFolder if this is not the database's folder. may_begin: as of `FolderIdentity`."""
+        if self._identity is not None:
+            self._identity.require(may_begin=may_begin)
+
     def check(self) -> str:
         try:
+            self.require_own()
             name, descriptor = self._folder.new_file()
             os.close(descriptor)
             self._folder.discard(name)
             free = self._folder.free_bytes()
-        except _NotMounted as error:
+        except AnotherFolder as error:
+            declare = f"mkdir -p {quote(str(self.root))} && echo {error.database_id or new_id()} > "
             return (
-                f"{self.root}: {error} A new, empty store is "
-                f"declared, as the user of the services, by: mkdir -p {quote(str(self.root / TEMPORARY))}"
+                f"{self.root}: {error} Where several hosts use artifacts, set DISPATCHER_ARTIFACT_STORE to "
+                "s3://BUCKET. If this is the right folder, or a new, empty one, declare it, as the user of "
+                f"the services, by: {declare}{quote(str(self.root / MARKER))}"
             )
         except StoreError as error:
             return f"{self.root}: {error}"
@@ -322,21 +340,9 @@ class LocalStore:
             )
         return ""
 
-    def _require_new(self) -> None:
-        """Raise StoreUnavailable for an empty folder in the place of one with objects."""
-        if self._has_objects():
-            raise _NotMounted(
-                "The store's folder is missing or empty, and the database knows artifacts in it: is its disk "
-                "mounted? The operator's command `doctor` says how to declare a new, empty store."
-            )
-
     def _require_room(self, size: int) -> None:
         if self._folder.free_bytes() - self._reserve_bytes < size:
             raise no_room(f"{size} bytes more", self._reserve_bytes)
-
-
-def _place(key: ObjectKey) -> Place:
-    return (OBJECTS, str(key.tenant_id), key.sha256[:2], key.sha256)
 
 
 def _chunks(descriptor: int, first: int) -> Iterator[bytes]:

@@ -405,6 +405,9 @@ class S3Store:
         object_name, _, token = rest.removeprefix(UNCHECKED).rpartition("/")
         return read_key(f"{PREFIX}{object_name}") is not None and _TOKEN.match(token) is not None
 
+    def require_own(self) -> None:
+        """No effect: all hosts see the same bucket."""
+
     def check(self) -> str:
         try:
             with _store_errors():

@@ -17,6 +17,7 @@ GRANT SELECT ON artifacts_bytechange, django_migrations, gpus_fleetindex, gpus_p
 -- artifacts: inputs from URLs and outputs of runs; removal is the web's and the sweeps'
 GRANT SELECT, INSERT, UPDATE ON artifacts_artifact, artifacts_artifactuse TO dispatcher_gpu;
 GRANT SELECT, INSERT, UPDATE, DELETE ON artifacts_runupload TO dispatcher_gpu;
+GRANT SELECT, INSERT ON artifacts_storefolder TO dispatcher_gpu;
 -- jobs: submits are the web's
 GRANT SELECT, UPDATE ON jobs_job, jobs_pushedresult TO dispatcher_gpu;
 GRANT SELECT, INSERT, UPDATE ON jobs_attempt, jobs_tally TO dispatcher_gpu;

@@ -34,9 +34,9 @@ from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.parameters import JobPages
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope
-from jobs.domain.errors import ArtifactStoreOfOneHost
+from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable
 from jobs.ports import Ports
-from jobs.submission.artifact_refs import require_one_host
+from jobs.submission.artifact_refs import require_one_host, require_own_store
 
 ARTIFACT_ID = OpenApiParameter("artifact_id", str, OpenApiParameter.PATH, description="Id of the artifact.")
 _STATES = [state.value for state in Artifact.State]
@@ -268,8 +268,11 @@ def signed_json(signed: SignedRequest) -> Any:
 
 
 def require_shared_store(ports: Ports) -> None:
-    """Raise Problem 503 if processes of several hosts use a folder that only one of them has."""
+    """Raise Problem 503 if processes of several hosts use a folder that only one of them has, or if the
+    folder of this process is not the store of the database."""
     try:
         require_one_host(ports)
-    except ArtifactStoreOfOneHost as refused:
-        raise Problem(refused.status, refused.code, str(refused), retryable=False) from None
+        require_own_store(ports)
+    except (ArtifactStoreOfOneHost, ArtifactStoreUnavailable) as refused:
+        is_retryable = isinstance(refused, ArtifactStoreUnavailable)
+        raise Problem(refused.status, refused.code, str(refused), retryable=is_retryable) from None

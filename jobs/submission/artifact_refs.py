@@ -39,11 +39,21 @@ def require_one_host(ports: Ports, *, pointer: str | None = None) -> None:
 
 
 def require_host_of_files(tenant_id: int, ports: Ports) -> None:
-    """Raise ArtifactStoreOfOneHost where `require_one_host` does, if the tenant has files: what an erasure
-    removes in this process may be in another host's folder."""
+    """Raise ArtifactStoreOfOneHost where `require_one_host` does, and ArtifactStoreUnavailable where
+    `require_own_store` does, if the tenant has files: what an erasure removes in this process may be in
+    another host's folder."""
     has_rows = Artifact.objects.filter(tenant_id=tenant_id, removed_at=None).exists()
     if has_rows or RunUpload.objects.filter(tenant_id=tenant_id).exists():
         require_one_host(ports)
+        require_own_store(ports)
+
+
+def require_own_store(ports: Ports) -> None:
+    """Raise ArtifactStoreUnavailable if the folder of this process is not the store of the database."""
+    try:
+        ports.artifact_store.require_own()
+    except StoreError as error:
+        raise ArtifactStoreUnavailable(str(error)) from None
 
 
 _WHY = {

@@ -34,6 +34,7 @@ FOLDER = ROOT / "deploy/least_rights"
 GRANTED = {
     "artifacts_artifact": "INSERT SELECT UPDATE", "artifacts_artifactuse": "INSERT SELECT UPDATE",
     "artifacts_bytechange": "SELECT", "artifacts_runupload": "DELETE INSERT SELECT UPDATE",
+    "artifacts_storefolder": "INSERT SELECT",
     "django_migrations": "SELECT", "gpus_fleetindex": "SELECT", "gpus_pause": "SELECT",
     "jobs_sweeprun": "SELECT", "jobs_tenant": "SELECT",
     "jobs_job": "SELECT UPDATE", "jobs_pushedresult": "SELECT UPDATE",

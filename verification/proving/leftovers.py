@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.keys import read_key
+from artifacts.store.identity import MARKER
 
 
 def left_in_folder(root: Path) -> Iterator[str]:
@@ -15,7 +16,7 @@ def left_in_folder(root: Path) -> Iterator[str]:
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).parts
         is_object = len(name) == 4 and read_key("/".join((*name[:2], name[3]))) is not None
-        if not path.is_dir() and not is_object:
+        if not path.is_dir() and not is_object and name != (MARKER,):
             yield "/".join(name)
 
 

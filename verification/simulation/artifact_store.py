@@ -140,6 +140,9 @@ class SimulatedStore:
         self._reply("list uploads")
         return 0
 
+    def require_own(self) -> None:
+        """No effect: all hosts see the same bucket."""
+
     def check(self) -> str:
         return ""
 

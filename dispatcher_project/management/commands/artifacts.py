@@ -24,7 +24,7 @@ from foundation.program import command_line
 from jobs.domain.errors import Refused
 from jobs.models import Tenant
 from jobs.ports import Ports
-from jobs.submission.artifact_refs import require_one_host
+from jobs.submission.artifact_refs import require_one_host, require_own_store
 
 
 class Command(TerminalCommand):
@@ -147,6 +147,7 @@ class Command(TerminalCommand):
             raise CommandError("rm takes ids of artifacts")
         rows = [artifact_row(name) for name in options["names"]]  # all are checked before one is removed
         require_one_host(ports)
+        require_own_store(ports)
         for row in rows:
             remove_now(row.pk, ports.artifact_store, ports.clock.now())
         if self.as_json:

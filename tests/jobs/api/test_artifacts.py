@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -227,13 +228,14 @@ def test_a_folder_that_is_not_mounted_takes_no_upload(acme: Account, store: Loca
     ):
         with pytest.raises(StoreUnavailable, match="is its disk mounted"):
             write()
-    assert store.check().endswith(f"as the user of the services, by: mkdir -p {root}/tmp")
+    _, _, command = store.check().partition("as the user of the services, by: ")
+    assert f"mkdir -p {root}" in command
     refused = promise(acme, b"refused", parts=True)
     assert (refused.status_code, refused.json()["code"]) == (503, "artifact_store_unavailable")
     assert "`doctor`" in refused.json()["detail"]
     assert str(root) not in refused.json()["detail"], "clients read no paths of the host"
-    assert list(root.iterdir()) == []
-    (root / "tmp").mkdir()  # the operator declares a new store
+    assert list(root.glob("*")) == []
+    subprocess.run(command, shell=True, check=True)  # the operator declares a new store
     store.write(other, 5, [b"other"])
     shutil.rmtree(root)
     mounted.rename(root)
@@ -707,6 +709,22 @@ def test_nothing_is_erased_on_a_host_that_may_not_have_the_files(
     assert Job.objects.get(pk=job_id).payload == {"image": {"$artifact": one}}
     assert not Artifact.objects.filter(state="gone").exists()
     Process.objects.all().delete()
+    assert acme.client.delete(f"/api/v1/queue/jobs/{job_id}/data").json()["artifacts"] == 1
+
+
+def test_nothing_is_erased_in_a_folder_that_is_not_the_databases(
+    acme: Account, zimg: ModelConfig, store: Store, settings: Any
+) -> None:
+    """As on a second host whose processes are not alive at the moment."""
+    one = upload(acme, store, PNG)
+    job_id = ended_job(acme, {"image": {"$artifact": one}})
+    unused = upload(acme, store, b"unused")
+    own, settings.ARTIFACT_FOLDER = settings.ARTIFACT_FOLDER, settings.ARTIFACT_FOLDER.with_name("other")
+    for place in (f"/api/v1/queue/jobs/{job_id}/data", f"{URL}/{unused}"):
+        answer = acme.client.delete(place)
+        assert (answer.status_code, answer.json()["code"]) == (503, "artifact_store_unavailable")
+    assert not Artifact.objects.filter(state="gone").exists()
+    settings.ARTIFACT_FOLDER = own
     assert acme.client.delete(f"/api/v1/queue/jobs/{job_id}/data").json()["artifacts"] == 1
 
 

@@ -198,7 +198,7 @@ def test_a_job_waits_while_the_folder_of_the_store_is_not_mounted(shop, server, 
     wait_for(lambda: state(job) == JobState.RETRYING)
     job.refresh_from_db()
     assert (job.tries, job.error_code) == (0, "connect")
-    assert "is it mounted?" in job.error_message
+    assert "is its disk mounted" in job.error_message
     if root.exists():
         root.rmdir()
     mounted.rename(root)

@@ -103,6 +103,22 @@ def test_an_expired_artifact_is_announced_then_removed_an_hour_later(
     assert (state(fresh), has_object(ports, fresh)) == (("stored", False, False), True)
 
 
+def test_a_sweep_with_another_folder_removes_and_lists_nothing(
+    ports: Ports, clock: VirtualClock, settings: Any, tmp_path: Path
+) -> None:
+    row, unknown = make_artifact(ports, b"old"), make_artifact(ports, b"no row")
+    unknown.delete()
+    unused_artifacts.sweep(ports)
+    clock.advance(30 * HOUR)
+    settings.ARTIFACT_FOLDER = tmp_path / "other"
+    for sweep in (unused_artifacts.sweep, unknown_objects.UnknownObjectsSweep()):
+        assert "another host" in str(sweep(ports).notes)
+    assert state(row) == ("stored", True, False)
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    unused_artifacts.sweep(ports)
+    assert (state(row), has_object(ports, row)) == (("gone", True, True), False)
+
+
 @pytest.mark.database
 def test_a_promise_that_was_never_kept_goes_the_same_way(ports: Ports, clock: VirtualClock) -> None:
     row = make_artifact(ports, b"late", state="promised")
