@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 from django.conf import settings
 
 from foundation.foreign_schema import ForeignSchema, Schema, SchemaRefused, compiled
-from foundation.json_paths import Path
+from foundation.json_paths import Path, at_reference
 from foundation.stored_schema import StoredSchema
 
 _HERE = ("allOf", "anyOf", "oneOf")
@@ -121,7 +120,7 @@ class _Reader:
             )
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in under_way:
-            self._read(self._target(reference), node, (*under_way, reference))
+            self._read(at_reference(self._schema, reference), node, (*under_way, reference))
         media_type = schema.get("contentMediaType")
         if isinstance(media_type, str) and _is_text(schema) and self._is_file(schema, media_type):
             node.media_types.append(media_type)
@@ -149,23 +148,6 @@ class _Reader:
             if isinstance(one, dict):
                 node.members = node.members or _Node()
                 self._read(one, node.members, under_way)
-
-    def _target(self, reference: str) -> Any:
-        """Return what a reference inside the schema leads to; None for any other."""
-        if reference == "#":
-            return self._schema
-        if not reference.startswith("#/"):
-            return None
-        found = self._schema
-        for part in unquote(reference[2:]).split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict):
-                found = found.get(key)
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                return None
-        return found
 
 
 def _is_input(schema: Mapping[str, Any], media_type: str) -> bool:

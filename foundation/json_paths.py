@@ -1,9 +1,11 @@
-"""Places in a JSON value: pointers (RFC 6901), and copies with other values at some places."""
+"""Places in a JSON value: pointers (RFC 6901), targets of references, and copies with other values at
+some places."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 Path = tuple[str | int, ...]
 """Keys and indices from the root."""
@@ -12,6 +14,25 @@ Path = tuple[str | int, ...]
 def pointer(path: Iterable[object]) -> str:
     """Return a path as a JSON pointer."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def at_reference(document: Any, reference: str) -> Any:
+    """Return what a `$ref` inside a document leads to, such as ``#/$defs/picture``; None for one that leads
+    nowhere or outside."""
+    if reference == "#":
+        return document
+    if not reference.startswith("#/"):
+        return None
+    found = document
+    for part in unquote(reference[2:]).split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(key)
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None
+    return found
 
 
 def with_values(value: Any, new: Mapping[Path, Any]) -> Any:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 from django.conf import settings
 
 from foundation.foreign_schema import ForeignSchema, SchemaRefused, compiled
-from foundation.json_paths import Path
+from foundation.json_paths import Path, at_reference
 
 _ITEM = -1
 """In a path: any item of a list."""
@@ -57,7 +56,7 @@ class _Rewriter:
             if isinstance(branches := new.pop("oneOf", None), list):  # several may match without their rules
                 more.append({"anyOf": [self.rewrite(one, places, under_way) for one in branches]})
         reference = new.get("$ref")
-        if isinstance(reference, str) and (target := self._target(reference)) is not None:
+        if isinstance(reference, str) and (target := at_reference(self._root, reference)) is not None:
             del new["$ref"]
             if reference not in under_way:  # a reference to itself adds no rule
                 more.append(self.rewrite(target, places, (*under_way, reference)))
@@ -98,18 +97,3 @@ class _Rewriter:
             new["patternProperties"] = {
                 key: self.rewrite(one, of_members, ()) for key, one in patterns.items()
             }
-
-    def _target(self, reference: str) -> Any:
-        """Return what a reference inside the schema leads to; None for any other."""
-        if reference != "#" and not reference.startswith("#/"):
-            return None
-        found = self._root
-        for part in unquote(reference[2:]).split("/") if reference != "#" else ():
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping):
-                found = found.get(key)
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                return None
-        return found
