@@ -119,6 +119,51 @@ class JobDetail(JobView):
         return Response(body, headers=headers)
 
 
+def stream_schema(
+    operation_id: str,
+    summary: str,
+    description: str,
+    *,
+    tag: str,
+    id_parameter: OpenApiParameter,
+    pattern: str,
+    in_query: dict[str, Any] | None = None,
+) -> Any:
+    """Return the decorator that describes an event stream for the schema of the API.
+
+    id_parameter: of the job or run. pattern: of the ids of its events. in_query: schema of such an id as
+    parameter; None: the same as of the header.
+    """
+    event_id = {"type": "string", "pattern": pattern}
+    return extend_schema(
+        operation_id=operation_id,
+        summary=summary,
+        description=description,
+        tags=[tag],
+        parameters=[
+            id_parameter,
+            OpenApiParameter(
+                "Last-Event-ID",
+                event_id,
+                OpenApiParameter.HEADER,
+                description="Id of the last event received.",
+            ),
+            OpenApiParameter(
+                "last_event_id",
+                in_query or event_id,
+                description="The same as the header, for clients that can't set headers.",
+            ),
+        ],
+        responses={
+            (200, "text/event-stream"): OpenApiResponse({"type": "string"}, "The stream."),
+            **{
+                (status, MEDIA_TYPE): OpenApiResponse(reference(ProblemJson), REFUSALS[status])
+                for status in (400, 401, 404, 406, 429, 503)
+            },
+        },
+    )
+
+
 class EventStreamRenderer(BaseRenderer):
     """Makes DRF accept `Accept: text/event-stream`; the view itself writes the stream."""
 
@@ -137,34 +182,16 @@ class JobEvents(JobView):
 
     renderer_classes = (EventStreamRenderer, JSONRenderer)
 
-    @extend_schema(
-        operation_id="follow_job",
-        summary="A job's events as they happen (Server-Sent Events)",
-        description="Event ids increase; `Last-Event-ID` continues after one. The stream ends with "
+    @stream_schema(
+        "follow_job",
+        "A job's events as they happen (Server-Sent Events)",
+        "Event ids increase; `Last-Event-ID` continues after one. The stream ends with "
         "`event: done`. "
         "Readers that may not see results get `partial` events without `output`.",
-        tags=["queue"],
-        parameters=[
-            JOB_ID,
-            OpenApiParameter(
-                "Last-Event-ID",
-                {"type": "string", "pattern": "^[0-9]{1,9}$"},
-                OpenApiParameter.HEADER,
-                description="Id of the last event received.",
-            ),
-            OpenApiParameter(
-                "last_event_id",
-                {"type": "integer", "minimum": 0, "maximum": 999_999_999},
-                description="The same as the header, for clients that can't set headers.",
-            ),
-        ],
-        responses={
-            (200, "text/event-stream"): OpenApiResponse({"type": "string"}, "The stream."),
-            **{
-                (status, MEDIA_TYPE): OpenApiResponse(reference(ProblemJson), REFUSALS[status])
-                for status in (400, 401, 404, 406, 429, 503)
-            },
-        },
+        tag="queue",
+        id_parameter=JOB_ID,
+        pattern="^[0-9]{1,9}$",
+        in_query={"type": "integer", "minimum": 0, "maximum": 999_999_999},
     )
     def get(self, request: Request, job_id: str) -> HttpResponse:
         allow_only(request, ("last_event_id",))

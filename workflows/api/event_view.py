@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.http import HttpResponse
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 
-from foundation.http_api.openapi import REFUSALS, reference
-from foundation.http_api.openapi import Problem as ProblemJson
 from foundation.http_api.parameters import allow_only
-from foundation.http_api.problems import MEDIA_TYPE
 from jobs.api.base import principal_of
-from jobs.api.jobs import EventStreamRenderer, last_event_id
+from jobs.api.jobs import EventStreamRenderer, last_event_id, stream_schema
 from jobs.domain.access import may_see_details, may_see_payloads, shown_streams
 from jobs.events.handover import FOLLOW_HEADER, Follow, offered
 from jobs.events.hub import done_event
@@ -27,34 +23,15 @@ _RULE = "Must be the id of an event of this stream, such as 7 or 7.1200."
 class RunEvents(WorkflowView):
     renderer_classes = (EventStreamRenderer, JSONRenderer)
 
-    @extend_schema(
-        operation_id="follow_run",
-        summary="Events of a run and of all its jobs as they happen (Server-Sent Events)",
-        description="`Last-Event-ID` continues after an event; events of jobs of the ten seconds before it "
+    @stream_schema(
+        "follow_run",
+        "Events of a run and of all its jobs as they happen (Server-Sent Events)",
+        "`Last-Event-ID` continues after an event; events of jobs of the ten seconds before it "
         "may come again: `job_id` and `seq` identify them. The stream ends with `event: done` when the "
         "round has ended. Types of jobs' events begin with `job_`.",
-        tags=["workflows"],
-        parameters=[
-            RUN_ID,
-            OpenApiParameter(
-                "Last-Event-ID",
-                {"type": "string", "pattern": "^[0-9]{1,9}([.][0-9]{1,18})?$"},
-                OpenApiParameter.HEADER,
-                description="Id of the last event received.",
-            ),
-            OpenApiParameter(
-                "last_event_id",
-                {"type": "string", "pattern": "^[0-9]{1,9}([.][0-9]{1,18})?$"},
-                description="The same as the header, for clients that can't set headers.",
-            ),
-        ],
-        responses={
-            (200, "text/event-stream"): OpenApiResponse({"type": "string"}, "The stream."),
-            **{
-                (status, MEDIA_TYPE): OpenApiResponse(reference(ProblemJson), REFUSALS[status])
-                for status in (400, 401, 404, 406, 429, 503)
-            },
-        },
+        tag="workflows",
+        id_parameter=RUN_ID,
+        pattern="^[0-9]{1,9}([.][0-9]{1,18})?$",
     )
     def get(self, request: Request, run_id: str) -> HttpResponse:
         allow_only(request, ("last_event_id",))
