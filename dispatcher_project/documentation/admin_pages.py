@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dispatcher_project.documentation.screenshot import CHROMIUM, sign_in
-from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.documentation.screenshot import NoPicture, read_facts, signed_in_tab, submit
 
 WIDTHS = (1400, 390)
 _HEIGHT = 900
@@ -40,39 +35,34 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m dispatcher_project.documentation.admin_pages FOLDER\n")
         return 2
-    data = Path(os.environ.get("DISPATCHER_DATA_DIR", ROOT / "var"))
-    browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    try:
-        facts = json.loads((data / "up.json").read_text())
-        from playwright.sync_api import sync_playwright
-    except (OSError, ImportError) as error:
-        sys.stderr.write(f"no pictures: {error}; `manage.py up` must run, and playwright be installed\n")
-        return 2
-    if browser is None:
-        sys.stderr.write(f"no pictures: none of {', '.join(CHROMIUM)} is on PATH\n")
-        return 2
     folder = Path(arguments[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    _submit(facts)
-    wider: list[str] = []
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        page = chromium.new_page(viewport={"width": WIDTHS[0], "height": _HEIGHT})
-        sign_in(page, facts)
-        for name, path in _paths(page, facts["url"]):
-            page.goto(facts["url"] + path)
-            page.wait_for_timeout(300)  # the live parts of a page arrive by themselves
-            for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": _HEIGHT})
-                page.screenshot(path=str(folder / f"{name}-{width}.png"), full_page=True)
-                over = page.evaluate(_WIDER)
-                if over > 0:
-                    wider.append(f"{path} is {over} px wider than {width} px")
-        chromium.close()
+    try:
+        facts = read_facts()
+        with signed_in_tab(facts, WIDTHS[0], _HEIGHT) as page:
+            folder.mkdir(parents=True, exist_ok=True)
+            submit(_JOBS, facts)
+            time.sleep(_SETTLE_SECONDS)
+            wider = list(_picture_all(page, facts["url"], folder))
+    except NoPicture as why:
+        sys.stderr.write(f"no pictures: {why}\n")
+        return 2
     sys.stdout.write(
         "".join(f"{line}\n" for line in wider) + f"wrote {len(list(folder.glob('*.png')))} pictures\n"
     )
     return 1 if wider else 0
+
+
+def _picture_all(page: Any, url: str, folder: Path) -> Iterator[str]:
+    """Write the pictures; yield a line for each page that is wider than the window."""
+    for name, path in _paths(page, url):
+        page.goto(url + path)
+        page.wait_for_timeout(300)  # the live parts of a page arrive by themselves
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": _HEIGHT})
+            page.screenshot(path=str(folder / f"{name}-{width}.png"), full_page=True)
+            over = page.evaluate(_WIDER)
+            if over > 0:
+                yield f"{path} is {over} px wider than {width} px"
 
 
 def _paths(page: Any, url: str) -> Iterator[tuple[str, str]]:
@@ -99,17 +89,6 @@ def _paths(page: Any, url: str) -> Iterator[tuple[str, str]]:
 
 def _name(path: str) -> str:
     return re.sub(r"\W+", "-", path.removeprefix("/admin/")).strip("-") or "overview"
-
-
-def _submit(facts: dict[str, Any]) -> None:
-    request = urllib.request.Request(
-        f"{facts['url']}/api/v1/queue/submit-batch",
-        data=json.dumps({"jobs": _JOBS}).encode(),
-        headers={"Authorization": f"Bearer {facts['tenant_key']}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30):
-        pass
-    time.sleep(_SETTLE_SECONDS)
 
 
 if __name__ == "__main__":
