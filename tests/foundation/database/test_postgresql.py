@@ -43,3 +43,32 @@ def test_a_read_only_session_is_not_kept(session: Any) -> None:
         cursor.execute("SHOW transaction_read_only")
         assert cursor.fetchone() == ("off",)
     assert session.is_usable()
+
+
+def test_a_read_only_session_that_only_read_is_not_kept(session: Any) -> None:
+    session.connected_at -= 60
+    session.close_if_unusable_or_obsolete()
+    assert session.connection is None
+    with session.cursor() as cursor:
+        cursor.execute("SHOW transaction_read_only")
+    first = session.connection
+    session.connected_at -= 60
+    session.close_if_unusable_or_obsolete()
+    assert session.connection is first
+
+
+def test_a_read_only_session_is_kept_for_the_transaction_under_way(session: Any) -> None:
+    session.connected_at -= 60
+    session.in_atomic_block = True
+    session.close_if_unusable_or_obsolete()
+    session.in_atomic_block = False
+    assert session.connection is not None
+    assert not session.closed_in_transaction
+
+
+def test_a_closed_connection_is_replaced(session: Any) -> None:
+    session.connected_at -= 60
+    session.connection.close()
+    session.errors_occurred = True
+    session.close_if_unusable_or_obsolete()
+    assert session.connection is None
