@@ -159,10 +159,11 @@ class Downloads:
         """Append what arrives to the file; also what arrived before an error.
 
         arrived: gets the position behind the last byte."""
-        waiting = bytearray()
+        waiting: list[bytes] = []
+        behind = file.bytes
 
         async def write() -> None:
-            data = bytes(waiting)
+            data = waiting.copy()
             waiting.clear()
             if data:
                 await self._transport.use_files(lambda _: file.write(data))
@@ -171,12 +172,13 @@ class Downloads:
 
         try:
             async for piece in pieces:
-                waiting += piece
-                arrived(file.bytes + len(waiting))
-                if file.bytes + len(waiting) > artifact.bytes:
+                waiting.append(piece)
+                behind += len(piece)
+                arrived(behind)
+                if behind > artifact.bytes:
                     waiting.clear()
                     raise FileChanged("The store sent more bytes than the artifact has.")
-                if len(waiting) >= _CHUNK_BYTES:
+                if behind - file.bytes >= _CHUNK_BYTES:
                     await write()
         finally:
             await write()

@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,10 +39,11 @@ class PartialFile:
             self.restart()
         self._file.seek(0, os.SEEK_END)
 
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
-        self._file.write(data)
-        self.bytes += len(data)
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Append bytes, piece by piece without a copy of them all."""
+        for piece in pieces:
+            self._file.write(piece)
+            self.bytes += len(piece)
 
     def restart(self) -> None:
         """Drop all bytes."""

@@ -18,7 +18,7 @@ SHA = hashlib.sha256(DATA).hexdigest()
 
 def opened(folder: Path, data: bytes = b"") -> PartialFile:
     file = PartialFile(folder, "ART", len(DATA), SHA)
-    file.write(data)
+    file.write([data])
     return file
 
 
@@ -30,7 +30,7 @@ def test_what_an_earlier_download_left_is_continued(tmp_path: Path) -> None:
     opened(tmp_path, DATA[:5]).close(is_wanted=True)
     file = opened(tmp_path)
     assert file.bytes == 5
-    file.write(DATA[5:])
+    file.write([DATA[5:]])
     assert file.is_whole()
     assert file.replace(tmp_path / "film") == tmp_path / "film"
     file.close(is_wanted=False)
@@ -45,7 +45,7 @@ def test_a_second_download_writes_a_file_of_its_own(tmp_path: Path) -> None:
     assert second.is_whole()
     second.replace(tmp_path / "film")
     second.close(is_wanted=False)
-    first.write(b"wrong")
+    first.write([b"wrong"])
     first.close(is_wanted=True)
     assert (tmp_path / "film").read_bytes() == DATA
     third = opened(tmp_path)

@@ -168,8 +168,7 @@ def save_artifact(row: Artifact, folder: Path, publish: Callable[[PartialFile], 
     file = PartialFile(folder, row.pk, row.bytes, row.sha256)
     try:
         file.restart()
-        for chunk in ports.artifact_store.chunks(row.key):
-            file.write(chunk)
+        file.write(ports.artifact_store.chunks(row.key))
         if not file.is_whole():
             raise CommandError("the store's bytes do not have the hash of the artifact")
         return publish(file)
