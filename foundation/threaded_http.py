@@ -27,7 +27,7 @@ class RequestTimes:
     body_idle: float = 10.0
 
 
-USUAL_TIMES = RequestTimes()
+DEFAULT_TIMES = RequestTimes()
 
 
 class Connections:
@@ -110,7 +110,7 @@ class HeadTooLarge(ConnectionError):
 class TimedReader(io.RawIOBase):
     """Reads a connection within time and size limits. Raises TimeoutError, HeadTooLarge."""
 
-    def __init__(self, connection: socket.socket, times: RequestTimes = USUAL_TIMES) -> None:
+    def __init__(self, connection: socket.socket, times: RequestTimes = DEFAULT_TIMES) -> None:
         self._connection, self._times = connection, times
         self._idle = False
         self._until = time.monotonic() + times.head

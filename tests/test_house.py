@@ -200,6 +200,20 @@ def test_only_wiring_makes_the_parts_of_production() -> None:
     }
 
 
+_VALUES = r"\w*(?:Bounds|Confinement|Limits|Options|Rules|Times)\(\)"
+_OTHER_DEFAULT = re.compile(rf"\bor {_VALUES}|^(?!DEFAULT_|NO_)[A-Z_]+ = {_VALUES}$", re.MULTILINE)
+
+
+def test_frozen_limits_default_to_a_constant() -> None:
+    """Of the form `limits: Limits = DEFAULT_LIMITS`; only objects with state are made in the body."""
+    assert {name for name, text in product_files() if _OTHER_DEFAULT.search(text)} == set()
+
+
+@pytest.mark.parametrize("line", ["        self._limits = limits or PickLimits()", "LIMITS = FireLimits()"])
+def test_another_default_of_limits_is_found(line: str) -> None:
+    assert _OTHER_DEFAULT.search(f"\n{line}\n")
+
+
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
 
 

@@ -27,7 +27,7 @@ from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers import declared as llm_servers
 from gpu_host.llm_servers.server import UnitProcesses
-from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user
+from gpu_host.local.confinement import DEFAULT_CONFINEMENT, Confinement, NoSuchUser, find_user
 from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is_uuid, machine_gauge
 from gpu_host.local.gpu import LocalGpu, LocalRunner
 from gpu_host.local.limits import hide_process
@@ -166,7 +166,7 @@ def make_gpu(
     nvml: Nvml | None,
     options: PinnedOptions,
     output_root: Path,
-    confinement: Confinement = DEFAULT,
+    confinement: Confinement = DEFAULT_CONFINEMENT,
 ) -> LocalGpu:
     """Assemble the `LocalGpu` of a worker: models, memory gauge, environment and confinement."""
     paths, environment, units = list(options.models), device.environment(), list[str]()

@@ -44,7 +44,7 @@ class Confinement:
         return json.dumps(asdict(self))
 
 
-DEFAULT = Confinement()
+DEFAULT_CONFINEMENT = Confinement()
 
 
 def find_user(name: str) -> User | None:

@@ -18,10 +18,10 @@ from typing import Any
 
 from gpu_host.handlers.code import Declared
 from gpu_host.handlers.files import CACHE_BYTES, has_saved
-from gpu_host.local.confinement import DEFAULT, Confinement
+from gpu_host.local.confinement import DEFAULT_CONFINEMENT, Confinement
 from gpu_host.local.device import Gauge
 from gpu_host.local.load_unload import KernelFailed, ModelLoader
-from gpu_host.local.loaded_models import AbortSignal, LoadedModels, LocalGpuOptions
+from gpu_host.local.loaded_models import DEFAULT_OPTIONS, AbortSignal, LoadedModels, LocalGpuOptions
 from gpu_host.local.orders import EndErrors, Order, Run, Stopped, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
 from gpu_host.local.process import GivenUp, ProcessOwner, never
@@ -54,13 +54,13 @@ class LocalGpu:
         environment: Mapping[str, str],
         output_root: Path,
         is_gpu: bool = False,
-        options: LocalGpuOptions | None = None,
-        confinement: Confinement = DEFAULT,
+        options: LocalGpuOptions = DEFAULT_OPTIONS,
+        confinement: Confinement = DEFAULT_CONFINEMENT,
         on_event: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
         output: Callable[[str], None] = lambda line: None,
         log_event: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
-        self.options = options or LocalGpuOptions()
+        self.options = options
         on_event, output, log_event = safely(on_event), safely(output), safely(log_event)
         self._lock = threading.Condition()
         self._owner = ProcessOwner(

@@ -63,6 +63,8 @@ class LocalGpuOptions:
     input_cache_seconds: float = CACHE_SECONDS
 
 
+DEFAULT_OPTIONS = LocalGpuOptions()
+
 _LOOK_SECONDS = 0.1
 UNLOAD_SECONDS = 60.0
 _KEPT_SAMPLES = 100

@@ -20,7 +20,7 @@ from typing import Any
 
 from foundation.network import ByteRateLimiter
 from gpu_host.handlers.code import Declared
-from gpu_host.local.confinement import DEFAULT, Confinement
+from gpu_host.local.confinement import DEFAULT_CONFINEMENT, Confinement
 from gpu_host.local.device import session_pids
 from gpu_host.local.frames import (
     ANSWERS,
@@ -93,7 +93,7 @@ class ModelProcess:
         on_exit: Callable[[str], None],
         output: OnLine,
         environment: Mapping[str, str] | None = None,
-        confinement: Confinement = DEFAULT,
+        confinement: Confinement = DEFAULT_CONFINEMENT,
         max_frame_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
         self._on_frame, self._on_exit = on_frame, on_exit
@@ -293,7 +293,7 @@ class ProcessOwner:
         on_exit: Callable[[str], Notification],
         output: OnLine,
         environment: Mapping[str, str],
-        confinement: Confinement = DEFAULT,
+        confinement: Confinement = DEFAULT_CONFINEMENT,
         max_frame_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
         self.process: ModelProcess | None = None

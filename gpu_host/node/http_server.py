@@ -25,7 +25,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from foundation.threaded_http import USUAL_TIMES, Connections, HeadTooLarge, RequestTimes, TimedReader
+from foundation.threaded_http import DEFAULT_TIMES, Connections, HeadTooLarge, RequestTimes, TimedReader
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class HttpServer:
         max_body_bytes: int,
         max_connections: int,
         token: str,
-        times: RequestTimes = USUAL_TIMES,
+        times: RequestTimes = DEFAULT_TIMES,
         any_name: bool = False,
     ) -> None:
         self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes

@@ -199,12 +199,15 @@ class PickLimits:
     messages: int = 200
 
 
+DEFAULT_LIMITS = PickLimits()
+
+
 class Picker:
     """Picks due messages. Keeps its position between picks, so that each queue gets its turn however many
     there are."""
 
-    def __init__(self, limits: PickLimits | None = None) -> None:
-        self._limits = limits or PickLimits()
+    def __init__(self, limits: PickLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._receiver_before: dict[int, str] = {}
         self._tenant_before = 0
 

@@ -75,13 +75,16 @@ class AdvancerLimits:
     members: int = 16
 
 
+DEFAULT_LIMITS = AdvancerLimits()
+
+
 class Advancer:
     """Advances the runs of a process. It keeps the plans of versions, which never change."""
 
     MAX_PLANS = 256
 
-    def __init__(self, ports: Ports, limits: AdvancerLimits | None = None) -> None:
-        self.ports, self.limits = ports, limits or AdvancerLimits()
+    def __init__(self, ports: Ports, limits: AdvancerLimits = DEFAULT_LIMITS) -> None:
+        self.ports, self.limits = ports, limits
         self.counts = RunCounts(ports.after)
         self._plans: dict[int, Plan] = {}
         self._names: dict[int, str] = {}

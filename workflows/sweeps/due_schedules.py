@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 
@@ -19,7 +19,6 @@ from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.schedules.domain.policy import Outcome, Overlap, Reason
 from workflows.schedules.execution.fire import (
-    LIMITS,
     MAX_TRIES,
     FireLimits,
     Overtaken,
@@ -55,7 +54,10 @@ class DueLimits:
     missed_parts: int = 50
     with_next: int = 2_000
     refused: int = 20
-    fire: FireLimits = LIMITS
+    fire: FireLimits = field(default_factory=FireLimits)
+
+
+DEFAULT_LIMITS = DueLimits()
 
 
 _WAITING = Firing.objects.filter(outcome=Outcome.WAITING.value)
@@ -75,8 +77,8 @@ class DueSchedulesSweep:
     """Remembers up to which schedule with a firing that waits it has come, and the errors in a row of such
     firings, by id."""
 
-    def __init__(self, limits: DueLimits | None = None) -> None:
-        self._limits = limits or DueLimits()
+    def __init__(self, limits: DueLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._after = 0
         self._errors: Counter[str] = Counter()
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
-from functools import partial
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -153,8 +153,8 @@ def one_writer_per_run() -> Iterator[None]:
         )
 
     instead = SimpleNamespace(**{**vars(statements), "compare_and_set": compare_and_set})
-    limits = partial(advancer.AdvancerLimits, members=-1)
-    with patch.object(advancer, "statements", instead), patch.object(advancer, "AdvancerLimits", limits):
+    init = partialmethod(advancer.Advancer.__init__, limits=advancer.AdvancerLimits(members=-1))
+    with patch.object(advancer, "statements", instead), patch.object(advancer.Advancer, "__init__", init):
         yield
 
 
