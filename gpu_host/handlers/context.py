@@ -25,11 +25,10 @@ def keep_trying(
     failures: tuple[type[Exception], ...],
     seconds: float,
     wait: Callable[[float], None],
-    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
 ) -> Found:
     """Return the result of `attempt`; after one of these failures, try again for so many seconds, with pauses
     that double. wait: sleeps, or raises Cancelled. Raises the last failure."""
-    until, pause = time.monotonic() + seconds, first_pause_seconds
+    until, pause = time.monotonic() + seconds, FIRST_PAUSE_SECONDS
     while True:
         try:
             return attempt()

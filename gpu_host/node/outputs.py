@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
-from gpu_host.handlers.context import FIRST_PAUSE_SECONDS, keep_trying
+from gpu_host.handlers.context import keep_trying
 from gpu_host.handlers.files import OUTPUT, has_saved
 from gpu_host.local.result_files import with_files_saved
 from gpu_host.node.runs import Run
@@ -70,7 +70,6 @@ class _Uploads:
                 failures=failures,
                 seconds=SAVE_SECONDS,
                 wait=self._wait,
-                first_pause_seconds=FIRST_PAUSE_SECONDS,
             )
         except failures as error:
             text = f"A file of the run could not be uploaded: {str(error)[:200]}"

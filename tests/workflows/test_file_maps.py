@@ -20,7 +20,9 @@ from jobs.models import EndNotice, Job
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
-from workflows.execution import file_maps, writes
+from workflows.execution import writes
+from workflows.execution.file_maps import items_of, read_on
+from workflows.execution.json_lines import GROUP, STEP_BYTES
 from workflows.models import MapFile, MapState, Node, Run
 from workflows.signals import send_signal
 from workflows.sweeps import unread_notices
@@ -116,16 +118,18 @@ def test_a_file_of_another_tenant_is_not_there(theatre: Theatre) -> None:
 
 
 @pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_maps, "STEP_LINES", 3)
+def long_lines(settings: Any) -> bytes:
+    """Ten lines, of which a step reads three. Comes before `theatre`, which reads them at the end, too."""
+    length = STEP_BYTES // 3
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_line_bytes=2 * length)
+    return lines(*({"n": number, "pad": "x" * length} for number in range(10)))
 
 
-@pytest.mark.usefixtures("small_steps")
 def test_reading_goes_on_where_it_was_after_a_crash(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    long_lines: bytes, theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process dies before and after the commit of each step."""
-    artifact = upload(theatre, lines(*({"n": number} for number in range(10))))
+    artifact = upload(theatre, long_lines)
     run = theatre.start(over(), ref(artifact.pk))
     seen: list[int] = []
     while not MapState.objects.exists():
@@ -147,9 +151,8 @@ def test_reading_goes_on_where_it_was_after_a_crash(
     assert run.output == [[n, n] for n in range(10)]
 
 
-@pytest.mark.usefixtures("small_steps")
-def test_a_run_is_cancelled_while_its_file_is_read(theatre: Theatre) -> None:
-    artifact = upload(theatre, lines(*({"n": number} for number in range(10))))
+def test_a_run_is_cancelled_while_its_file_is_read(long_lines: bytes, theatre: Theatre) -> None:
+    artifact = upload(theatre, long_lines)
     run = theatre.start(over(), ref(artifact.pk))
     theatre.advancer.advance(run.id)
     theatre.advancer.advance(run.id)
@@ -206,7 +209,10 @@ def test_a_restart_runs_the_failed_lines_again(theatre: Theatre) -> None:
 
 
 @pytest.mark.database
-def test_items_beyond_the_first_group_are_found(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_maps, "GROUP", 3)
-    run = ended(theatre, lines(*({"n": number} for number in range(8))), max_parallel=2)
-    assert run.output == [[n, n] for n in range(8)]
+def test_items_of_all_groups_are_found(theatre: Theatre) -> None:
+    values = [{"n": number} for number in range(2 * GROUP + 2)]
+    file = MapFile(artifact=upload(theatre, lines(*values)).pk)
+    read_on(file, theatre.ports)
+    assert (file.is_read, file.items, len(file.starts)) == (True, len(values), 3)
+    wanted = [0, GROUP - 1, GROUP, 2 * GROUP, 2 * GROUP + 1]
+    assert items_of(file, wanted, theatre.ports) == {index: values[index] for index in wanted}

@@ -16,7 +16,6 @@ from workflows.domain.values import TOO_MANY_ITEMS
 from workflows.execution.json_lines import (
     GROUP,
     MEDIA_TYPES,
-    STEP_LINES,
     BadLine,
     Scan,
     TooManyLines,
@@ -50,7 +49,7 @@ def read_on(file: MapFile, ports: Ports) -> None:
     """Read the next part of the file of a map. Raises FileFault, StoreError."""
     limits = settings.DISPATCHER
     starts = [(at, line) for at, line in file.starts]
-    scan = Scan(file.offset, file.line, file.items, starts, group=GROUP, step_lines=STEP_LINES)
+    scan = Scan(file.offset, file.line, file.items, starts)
     try:
         scan.read_on(
             _chunks(file, file.offset, ports),
@@ -84,7 +83,6 @@ def items_of(file: MapFile, indices: Sequence[int], ports: Ports) -> dict[int, A
                 group[0],
                 group[-1],
                 most_line_bytes=settings.DISPATCHER.workflow_line_bytes,
-                group=GROUP,
             )
         except BadLine as error:  # it was readable before
             raise _bad_line(file, error) from None

@@ -14,9 +14,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from gpus.leasing.values import PoolDepth
-from gpus.models import Pause, Server
+from gpus.models import Pause, Pool, Server
 from gpus.registry import queries
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
+from jobs.reports.fleet import SERVERS_PER_PAGE
 from jobs.reports.rollups import counted
 from tests.admin_ui.rows import fill
 from tests.support.admin_ports import FakePorts
@@ -148,15 +149,15 @@ def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, fake_ports: F
     assert "trellis-server-1" in text(viewer, "/admin/fleet/?q=LLIS")
 
 
-def test_servers_are_paged(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from admin_ui.dashboard import pages
-
-    monkeypatch.setattr(pages, "SERVERS_PER_PAGE", 3)
-    assert "Servers 4–6 of 8" in text(viewer, "/admin/fleet/?p=1&q=server")
+def test_servers_are_paged(viewer: Client) -> None:
+    pool = Pool.objects.get(name="zimg")
+    rows = (Server(name=f"more-server-{n:03}", pool=pool, slots=1) for n in range(2 * SERVERS_PER_PAGE))
+    Server.objects.bulk_create(rows)
+    assert "Servers 101–200 of 208" in text(viewer, "/admin/fleet/?p=1&q=server")
     assert 'href="?p=2&amp;q=server"' in text(viewer, "/admin/fleet/?p=1&q=server")
     assert 'href="?p=3' not in text(viewer, "/admin/fleet/?p=2")
     for nonsense in ("x", "-1", "9" * 30):
-        assert "Servers 1–3 of 8" in text(viewer, f"/admin/fleet/?p={nonsense}")
+        assert "Servers 1–100 of 208" in text(viewer, f"/admin/fleet/?p={nonsense}")
 
 
 def test_a_models_queue_is_shown(viewer: Client, fake_ports: FakePorts) -> None:

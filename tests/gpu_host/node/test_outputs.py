@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpu_host.handlers.context import LONGEST_PAUSE_SECONDS
+from gpu_host.handlers.context import LONGEST_PAUSE_SECONDS, RunContext
 from gpu_host.node import outputs
 from gpus.errors import OutputNotStored, OutputRefused
 from tests.support.servers.handlers import QuietHandler, serve_handler
@@ -97,7 +97,7 @@ def dispatch(node: Any, store: Store) -> Any:
     [[], [503], [507], [201, 500], [201, 507], [201, 409], [201, (400, TIMEOUT)], [201, 503, 201, 409]],
 )
 def test_a_saved_file_is_promised_sent_and_named(start, store, monkeypatch, fails) -> None:
-    monkeypatch.setattr(outputs, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(RunContext, "wait", lambda *_: None)
     store.fails = fails
     answer = dispatch(start(handler=SAVES), store)
     assert answer == {"status": "success", "result": {"file": {"$artifact": "ART"}}}
