@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+import jobs.ports
 from foundation.database.connections import ConnectionPool
 from gpus.leasing.clock import SharedClock, time_of
 from gpus.leasing.store import RedisFleets
 from gpus.protocol import SystemClock
 from gpus.registry.processes import Layouts, read_index_states
 from jobs.events.announce import Announcer, SelfNotifications
-from jobs.ports import Ports, after_seconds, production_ports
+from jobs.ports import Ports, after_seconds
 from jobs.reports.database_clock import database_time, last_database_time
 from jobs.wakes import HintPublisher
 from workflows.execution.reads import nodes_of
@@ -91,7 +92,7 @@ def make_gpu_worker(
     from jobs.execution.worker_state import WorkerProcess
 
     ours = SelfNotifications()
-    ports = production_ports()
+    ports = jobs.ports.production_ports()
     ports = replace(ports, announce=ours.tracking(ports.announce))
 
     def presence(worker: GpuWorker) -> Presence:
@@ -114,14 +115,14 @@ def make_sweep_runner() -> SweepRunner:
     from jobs.sweeps.registry import Sweeps
     from jobs.sweeps.runner import Runner
 
-    return Runner(production_ports(), Sweeps().entries)
+    return Runner(jobs.ports.production_ports(), Sweeps().entries)
 
 
 def make_delivery_worker() -> DeliveryWorker:
     """Make the worker that sends this process's callbacks; it is not started."""
     from jobs.callbacks.delivery_worker import DeliveryWorker
 
-    return DeliveryWorker(production_ports())
+    return DeliveryWorker(jobs.ports.production_ports())
 
 
 def make_due_runs() -> DueRuns:
@@ -129,7 +130,7 @@ def make_due_runs() -> DueRuns:
     from workflows.execution.advancer import Advancer
     from workflows.execution.due_runs import DueRuns
 
-    return DueRuns(Advancer(production_ports()))
+    return DueRuns(Advancer(jobs.ports.production_ports()))
 
 
 def make_pinned_watch(
@@ -139,7 +140,13 @@ def make_pinned_watch(
     from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
 
     return PinnedWatch(
-        gpu, server=server, host=host, fleet=fleet, device=device, nvml=nvml, ports=production_ports()
+        gpu,
+        server=server,
+        host=host,
+        fleet=fleet,
+        device=device,
+        nvml=nvml,
+        ports=jobs.ports.production_ports(),
     )
 
 
@@ -160,7 +167,7 @@ def make_gateway() -> AsgiGateway:
     from workflows.event_stream import follow_run
 
     def local_store() -> LocalStore | None:
-        store = production_ports().artifact_store
+        store = jobs.ports.production_ports().artifact_store
         return store if isinstance(store, LocalStore) else None
 
     limits = settings.DISPATCHER
@@ -175,7 +182,7 @@ def make_gateway() -> AsgiGateway:
         streams_per_reader=limits.streams_per_reader,
         body_bytes=limits.web_body_bytes,
         artifact_bytes=ArtifactBytes(local_store),
-        cog_uploads=CogUploads(production_ports),
+        cog_uploads=CogUploads(jobs.ports.production_ports),
         url_fetcher=UrlFetcher(),
         sources={"run": follow_run},
     )
@@ -187,7 +194,7 @@ def begin_web_presence() -> Callable[[], None]:
     from gpus.models import Process
     from jobs.execution.presence import Presence
 
-    ports = production_ports()
+    ports = jobs.ports.production_ports()
     presence = Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
     presence.start()
 
@@ -206,8 +213,11 @@ def make_presence(queues: Collection[str], sweeps: SweepRunner | None) -> Presen
     from jobs.sweeps.layout_overlap import LayoutOverlapSweeper
 
     if sweeps is None:
-        return Presence(production_ports(), Process.Kind.CALLBACKS, queues=lambda: queues)
+        return Presence(jobs.ports.production_ports(), Process.Kind.CALLBACKS, queues=lambda: queues)
     sweeper = LayoutOverlapSweeper(sweeps.run_named)
     return Presence(
-        production_ports(), Process.Kind.SWEEPS, queues=lambda: queues, on_layout_overlap=sweeper.step
+        jobs.ports.production_ports(),
+        Process.Kind.SWEEPS,
+        queues=lambda: queues,
+        on_layout_overlap=sweeper.step,
     )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dispatcher_project import wiring
+from jobs import ports
 from jobs.events.announce import SelfNotifications
 from tests.support.fakes import Told, make_ports
 
@@ -34,7 +35,7 @@ def test_announcements_that_never_come_back_do_not_pile_up() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
-    monkeypatch.setattr(wiring, "production_ports", lambda: make_ports(told=told))
+    monkeypatch.setattr(ports, "production_ports", lambda: make_ports(told=told))
     worker = wiring.make_gpu_worker(
         threads=1, queues=tuple, on_registry=lambda: None, show_run=lambda _: None
     )
