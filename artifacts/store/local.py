@@ -74,9 +74,9 @@ class LocalStore:
         reserve_bytes: int = 0,
         is_shared: bool = False,
         record: StoreRecord | None = None,
-        part_bytes: int | None = None,
+        part_bytes: int = PART_BYTES,
     ) -> None:
-        self.part_bytes = part_bytes or PART_BYTES
+        self.part_bytes = part_bytes
         self.is_shared = is_shared
         self._folder = Folder(root)
         self._identity = FolderIdentity(self._folder, record) if record is not None else None
