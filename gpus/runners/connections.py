@@ -373,14 +373,11 @@ class Pool:
     checked without a poll. max_idle: idle connections to one origin.
     """
 
-    def __init__(
-        self,
-        *,
-        max_idle_seconds: float = MAX_IDLE_SECONDS,
-        fresh_seconds: float = FRESH_SECONDS,
-        max_idle: int = MAX_IDLE_PER_ORIGIN,
-    ) -> None:
-        self.max_idle_seconds, self.fresh_seconds, self.max_idle = max_idle_seconds, fresh_seconds, max_idle
+    max_idle_seconds = MAX_IDLE_SECONDS
+    fresh_seconds = FRESH_SECONDS
+    max_idle = MAX_IDLE_PER_ORIGIN
+
+    def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:

@@ -207,13 +207,7 @@ def _consistent(row: JobRow, messages: Sequence[Message]) -> Iterator[Finding]:
             yield Finding("callback_wrong", f"its callback says {sorted(ends)}, it is {expected}", row.id)
 
 
-def check_order(
-    rows: Mapping[str, JobRow],
-    logs: Sequence[NodeLog],
-    flushed_at: float,
-    *,
-    slack_seconds: float = ORDER_SLACK_SECONDS,
-) -> Iterator[Finding]:
+def check_order(rows: Mapping[str, JobRow], logs: Sequence[NodeLog], flushed_at: float) -> Iterator[Finding]:
     """After a flush of Redis, jobs that waited must start in their old order within tenant, model and
     priority.
 
@@ -230,7 +224,7 @@ def check_order(
         line.sort()
         earliest = float("inf")
         for _, at, job_id in reversed(line):
-            if at > earliest + slack_seconds:
+            if at > earliest + ORDER_SLACK_SECONDS:
                 late = at - earliest
                 text = f"started {late:.1f} s after a job that was queued behind it when Redis was flushed"
                 yield Finding("order_lost", text, job_id)
