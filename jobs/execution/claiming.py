@@ -127,8 +127,8 @@ class Claims:
         return None
 
     def return_uncertain(self) -> None:
-        """Return the leases of claims whose answer was lost (the watcher calls it). No job ran under them, so
-        they must not expire and count as deaths."""
+        """Return the leases of claims whose answer was lost, and those whose return failed (the watcher calls
+        it). No job ran under them, so they must not expire and count as deaths."""
         for fleet_name, attempts in self.uncertain.by_fleet().items():
             leases = self._ports.leases(fleet_name)
             try:
@@ -173,7 +173,8 @@ class Claims:
             log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
             self._gate.pause()  # the process has no database: it can open no lease of any pool
             # the next worker adopts the run; the reconciler pushes a ticket again
-            self._return_lease(leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
+            mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
+            self._return_lease(fleet_name, leases, lease, mode)
             return None, False
         except LeasingUnavailable as error:
             # the lease expires, and the sweep raises its epoch to the one that the database may have by now
@@ -181,21 +182,22 @@ class Claims:
             return None, False
         except SecretUnreadable as error:
             log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
-            self._return_and_rest(leases, lease, push=not lease.adopted)  # other servers can run it
+            # other servers can run it
+            self._return_and_rest(fleet_name, leases, lease, push=not lease.adopted)
             return None, True
         except Exception:  # a bug or an unreadable row: not the job's fault, so no death is counted
             log.exception("claim_crashed", job_id=lease.job_id, slot=lease.slot)
-            self._return_and_rest(leases, lease)
+            self._return_and_rest(fleet_name, leases, lease)
             return None, lease.adopted  # the next ticket would fail the same way
 
-    def _return_and_rest(self, leases: Leases, lease: Lease, *, push: bool = False) -> None:
+    def _return_and_rest(self, fleet_name: str, leases: Leases, lease: Lease, *, push: bool = False) -> None:
         """Return a lease that would fail again, and pause its run or server. push: as for `_return_lease`;
         only for a lease that is not adopted."""
         if lease.adopted:
-            self._return_lease(leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
+            mode, rest = ReleaseMode.ADOPT, ADOPTION_REST_SECONDS
         else:
-            rest = self._completion.backoff.after_failure(lease.server)
-            self._return_lease(leases, lease, ReleaseMode.FREE, rest_seconds=rest, push=push)
+            mode, rest = ReleaseMode.FREE, self._completion.backoff.after_failure(lease.server)
+        self._return_lease(fleet_name, leases, lease, mode, rest_seconds=rest, push=push)
 
     def _open_new(self, fleet_name: str, leases: Leases, lease: Lease, asked_at: float) -> Claimed | None:
         claimed = self.read_claimed(fleet_name, leases, lease)
@@ -203,7 +205,7 @@ class Claims:
             return None
         if self._ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
             # this process stalled: the lease has expired, so no start may be written under it
-            self._return_lease(leases, lease, ReleaseMode.FREE, push=True)
+            self._return_lease(fleet_name, leases, lease, ReleaseMode.FREE, push=True)
             return None
         self._completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
         return self.start_attempt(claimed)
@@ -244,14 +246,15 @@ class Claims:
             spec = registry.model_spec(lease.model)
             endpoint = registry.endpoint_for(lease.server, lease.model)
         if job is None or job["state"] != JobState.QUEUED:
-            self._return_lease(leases, lease, ReleaseMode.FREE)  # a stale ticket: the job was moved meanwhile
+            # a stale ticket: the job was moved meanwhile
+            self._return_lease(fleet_name, leases, lease, ReleaseMode.FREE)
             return None
         if spec is None or endpoint is None:
             log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
         if not self._has_runner(spec, lease) or spec is None or endpoint is None or endpoint.is_off:
             # the index is older than the database
             self._return_lease(
-                leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True
+                fleet_name, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True
             )
             return None
         must_wait = spec.at_most_once or self.must_await_starts(fleet_name, leases)
@@ -275,26 +278,25 @@ class Claims:
         that between the two only this worker's result counts. A run of this worker's own, which stood still
         until its lease had expired, gets it back when the keeper renews it."""
         if lease.attempt_id in self._runs:
-            self._return_and_rest(leases, lease)
+            self._return_and_rest(fleet_name, leases, lease)
             return None
         attempt = Attempt.objects.filter(id=lease.attempt_id).first()
         if attempt is None or attempt.state != AttemptState.WAITING:
             # the attempt has ended: its row says whether that end proved the slot free
-            self._return_lease(
-                leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT
-            )
+            mode = ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT
+            self._return_lease(fleet_name, leases, lease, mode)
             return None
         gone = orphaned_runs.missing_registration(lease.server, lease.model)
         if gone is not None:
             log.warning("run_unreachable", job_id=lease.job_id, slot=lease.slot, why=gone)
             if not orphaned_runs.end_unreachable(attempt, gone, leases, self._ports):
-                self._return_and_rest(leases, lease)
+                self._return_and_rest(fleet_name, leases, lease)
             return None
         registry = self._ports.registry
         spec, endpoint = registry.model_spec(lease.model), registry.endpoint_for(lease.server, lease.model)
         if not self._has_runner(spec, lease) or spec is None or endpoint is None:
             # the cached registry is older than the rows read above
-            self._return_and_rest(leases, lease)
+            self._return_and_rest(fleet_name, leases, lease)
             return None
         epoch, now = attempt.epoch, self._ports.clock.now()
         with transaction.atomic():
@@ -328,6 +330,7 @@ class Claims:
 
     def _return_lease(
         self,
+        fleet_name: str,
         leases: Leases,
         lease: Lease,
         mode: ReleaseMode,
@@ -335,14 +338,16 @@ class Claims:
         rest_seconds: float | None = None,
         push: bool = False,
     ) -> None:
-        """Release a lease under which this worker ran no job. If Redis is away the lease expires, and a sweep
-        resolves it. push: push the job's ticket again."""
+        """Release a lease under which this worker ran no job. If Redis is away the watcher returns a new one
+        later; an adopted one expires, and a sweep resolves it. push: push the job's ticket again."""
         try:
             leases.release(
                 lease.ref, mode, worker=self._process.name, gpu_seconds=0.0, rest_seconds=rest_seconds
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
+            if not lease.adopted:
+                self.uncertain.add(lease.attempt_id, fleet_name)
         if push:
             follow_ups.push_waiting(lease.job_id, self._ports)
 
@@ -368,7 +373,8 @@ def _ended_clean(lease: Lease) -> bool:
 
 
 class UncertainClaims:
-    """Claims whose answer was lost; Redis may have granted each. Thread-safe."""
+    """Claims under which no job runs, and whose lease Redis may have: their answer was lost, or the return of
+    their lease failed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -376,7 +382,7 @@ class UncertainClaims:
         self._not_granted_since: dict[str, float] = {}
 
     def add(self, attempt_id: str, fleet_name: str) -> None:
-        """Note a claim whose answer was lost."""
+        """Note a claim whose lease is to be returned, if Redis has it."""
         with self._lock:
             self._fleets[attempt_id] = fleet_name
             if len(self._fleets) > MAX_UNCERTAIN:

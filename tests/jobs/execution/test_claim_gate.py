@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from django.db import OperationalError
 
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks
 from gpus.registry.queries import RegistryCache
 from jobs.domain.states import JobState
@@ -15,6 +16,7 @@ from jobs.execution import claiming, group_commit
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.execution.worker_state import MAX_BACKLOG
+from jobs.models import Attempt, WorkerSign
 from tests.jobs.execution.by_hand import by_hand
 from tests.support.fakes import make_ports
 from tests.support.shop import state
@@ -138,6 +140,35 @@ def test_a_database_outage_does_not_empty_the_queue(shop, monkeypatch):
     hands.worker.work("m")
     assert len(hands.leases.named("claim")) == 1
     assert hands.waiting() == 2
+
+
+def test_a_lease_that_could_not_be_returned_in_an_outage_is_returned_after_it(shop, monkeypatch):
+    """Database and Redis are away together, as behind a broken network: no run began, and none is lost."""
+
+    class Gone:
+        def first(self, **named):
+            raise OperationalError("server closed the connection unexpectedly")
+
+    def away(real, *given, **named):
+        raise LeasingUnavailable("Redis does not answer")
+
+    hands = by_hand(shop)
+    job = hands.submit()
+    with monkeypatch.context() as outage:
+        outage.setattr(claiming, "_to_run", Gone())
+        hands.leases.instead["release"] = away
+        hands.worker.work("m")
+    assert (hands.slot(), hands.waiting()) == ("leased", 0)
+    hands.worker.heartbeats.write_if_due()
+    [cut_off] = WorkerSign.objects.values_list("cut_off", flat=True)
+    assert cut_off == [hands.leases.real.slots("gpu-1")[0].attempt_id], "the sweep keeps the lease"
+
+    del hands.leases.instead["release"]
+    hands.worker.watch()
+    assert (hands.slot(), hands.waiting()) == ("free", 1)
+    hands.clock.move(60.0)
+    hands.worker.work("m")
+    assert (state(job), Attempt.objects.count()) == (JobState.COMPLETED, 1)
 
 
 def test_a_claim_that_raises_does_not_empty_the_queue(shop, monkeypatch):
