@@ -315,11 +315,11 @@ MAX_AHEAD_SECONDS = 366 * 86_400.0
 class CheckBudget:
     """Limit on the total cost of one request's schema checks.
 
-    steps_left: in this process. patience: for a check in another process.
+    steps_left: in this process. time_left: for checks in another process; None before the first one.
     """
 
     steps_left: float = CHEAP_STEPS
-    budget: TimeBudget = field(default_factory=TimeBudget)
+    time_left: TimeBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,8 +558,10 @@ def _mismatch(
     if steps <= checks.steps_left:
         checks.steps_left -= steps
         return foreign.mismatch(payload)
+    if checks.time_left is None:
+        checks.time_left = TimeBudget()
     try:
-        return processes.mismatch(foreign, payload, checks.budget)
+        return processes.mismatch(foreign, payload, checks.time_left)
     except TooMuchMemory:
         raise PayloadCheckTooLong(
             "The check against the model's schema needed more than the "
