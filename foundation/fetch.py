@@ -186,7 +186,7 @@ async def _get(
             return location
         if response.status != 200:
             raise NotFetched(f"answers {response.status}", response.status)
-        if is_encoded(response.headers.get("Content-Encoding")):
+        if is_encoded(response.headers.get("Content-Encoding"), response.headers.get("Transfer-Encoding")):
             raise NotFetched("sends a compressed answer, although it was asked for the plain file")
         if response.length is not None and response.length > limits.bytes:
             raise _too_long(limits)

@@ -36,8 +36,11 @@ Address = IPv4Address | IPv6Address
 _T = TypeVar("_T")
 
 
-def is_encoded(content_encoding: str | None) -> bool:
-    """Return True if a body with this Content-Encoding is compressed. None: it has none."""
+def is_encoded(content_encoding: str | None, transfer_encoding: str | None = None) -> bool:
+    """Return True if a body with these headers is compressed, or in another transfer coding than `chunked`,
+    whose frames would be taken for its bytes. None: it has none."""
+    if (transfer_encoding or "").strip().lower() not in ("", "chunked", "identity"):
+        return True
     return content_encoding is not None and content_encoding.strip().lower() not in ("", "identity")
 
 

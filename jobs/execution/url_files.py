@@ -225,7 +225,8 @@ class _OwnAnswer:
 
     @property
     def is_compressed(self) -> bool:
-        return is_encoded(self.head.headers.get("content-encoding"))
+        headers = self.head.headers
+        return is_encoded(headers.get("content-encoding"), headers.get("transfer-encoding"))
 
     @property
     def media_type(self) -> str:

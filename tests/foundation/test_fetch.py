@@ -86,6 +86,8 @@ def test_a_body_is_read_whole_in_each_framing(head: str, body: bytes) -> None:
         ("Transfer-Encoding: chunked\r\n", b"5;" + b"x" * 100_000, NotFetched, "as a web server"),
         ("Transfer-Encoding: chunked\r\n", b"0\r\n" + b"a: b\r\n" * 10_000, NotFetched, "as a web server"),
         ("Content-Encoding: gzip\r\n", gzip.compress(bytes(10_000_000)), NotFetched, "compressed"),
+        ("Transfer-Encoding: gzip, chunked\r\n", chunked(gzip.compress(BODY)), NotFetched, "compressed"),
+        ("Transfer-Encoding: gzip\r\n", gzip.compress(BODY), NotFetched, "compressed"),
         (f"X-Pad: {'x' * 70_000}\r\n", b"", NotFetched, "as a web server"),
         ("X: y\r\n" * 200, b"", NotFetched, "as a web server"),
     ],
