@@ -20,6 +20,7 @@ from dispatcher_client import __main__ as command_line
 from dispatcher_project.web import artifact_bytes
 from tests.support.api_world import Account, world
 from tests.support.client_files import PART, client, make_file, store
+from tests.support.file_names import NAMES
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 
@@ -43,6 +44,17 @@ def test_a_file_goes_to_the_store_and_back(client: Client, tmp_path: Path, size:
     assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
     assert up[-1] == down[-1] == (size, size)
     assert list(tmp_path.glob("*.part")) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_any_script_goes_the_whole_way(client: Client, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(name.encode())
+    sent = client.upload(path)
+    assert (sent.name, Row.objects.get().name) == (name, name)
+    found = client.download_all({"film": sent.ref}, tmp_path / "back")
+    assert found == {sent.id: tmp_path / "back" / name}
+    assert found[sent.id].read_bytes() == name.encode()
 
 
 def test_a_submit_refers_to_an_uploaded_file(client: Client, tmp_path: Path) -> None:

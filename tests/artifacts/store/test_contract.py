@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from artifacts.keys import ObjectKey
 from artifacts.store.contract import NoSuchObject, StoreUnavailable, WrongBytes, size_of_part
 from artifacts.store.local import LocalStore
 from artifacts.store.s3 import S3Store
+from tests.support.file_names import NAMES
 from tests.support.store_objects import DATA, KEY, key_of
 from tests.support.stores import Stage
 
@@ -218,6 +220,15 @@ def test_a_file_is_an_attachment_under_its_name_in_any_script(stage: Stage) -> N
     answer = stage.send(signed)
     assert answer.headers["Content-Disposition"].startswith("attachment; filename*=UTF-8''%C3%B1%20%22")
     assert "X" not in answer.headers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_download_has_the_name_in_every_script(stage: Stage, name: str) -> None:
+    stage.put(KEY, DATA)
+    answer = stage.send(stage.store.sign_get(KEY, 60.0, name=name))
+    assert answer.status_code == 200
+    kind, _, given = answer.headers["Content-Disposition"].partition("; filename*=UTF-8''")
+    assert (kind, unquote(given)) == ("attachment", name)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from artifacts.keys import ObjectKey
 from artifacts.models import Artifact, StoreFolder
 from artifacts.removal import remove_announced
 from artifacts.store.configured import make_store
-from artifacts.store.contract import StoreUnavailable
+from artifacts.store.contract import StoreFull, StoreUnavailable
 from artifacts.store.identity import MARKER, AnotherFolder
 from artifacts.store.local import LocalStore
 from foundation.ids import new_id
@@ -199,6 +199,17 @@ def test_without_hard_links_a_store_begins_too(hosts: Hosts, monkeypatch: pytest
     with failing(monkeypatch, "link", errno.EPERM):
         artifact(hosts.store("box-0"))
     assert (hosts.folder("box-0") / MARKER).read_text().strip() == StoreFolder.objects.get().folder
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("step", ["open", "mkdir", "link", "fsync"])
+def test_a_full_disk_begins_no_store(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    store = hosts.store("box-0")
+    with failing(monkeypatch, step, errno.ENOSPC), pytest.raises(StoreFull):
+        store.write(key_of(DATA), len(DATA), [DATA])
+    assert [name for name in files(store) if name != MARKER] == []
+    artifact(store)
+    assert StoreFolder.objects.count() == 1
 
 
 @pytest.fixture

@@ -94,6 +94,18 @@ def test_an_upload_that_was_under_way_does_not_replace_an_erased_object(store: L
     assert store.read(KEY, 0, 9) == DATA[:9]
 
 
+@pytest.mark.parametrize("level", ["a", "a/7", f"a/7/{KEY.sha256[:2]}"], ids=["objects", "tenant", "pair"])
+def test_nothing_is_listed_or_removed_through_a_planted_link(
+    store: LocalStore, tmp_path: Path, level: str
+) -> None:
+    store.write(KEY, len(DATA), [DATA])
+    elsewhere = (store.root / level).rename(tmp_path / "elsewhere")
+    (store.root / level).symlink_to(elsewhere)
+    assert list(store.objects()) == []
+    store.remove(KEY)
+    assert [path.name for path in elsewhere.rglob("*") if path.is_file()] == [KEY.sha256]
+
+
 def test_a_planted_pipe_does_not_block(local_stage: Stage, store: LocalStore) -> None:
     place(store).parent.mkdir(parents=True)
     os.mkfifo(place(store))

@@ -362,6 +362,21 @@ def test_a_part_is_not_written_through_a_planted_link(store: LocalStore, tmp_pat
     assert target.read_bytes() == bytes(250)
 
 
+@pytest.mark.parametrize("level", ["parts", "upload"])
+def test_a_planted_link_to_a_folder_takes_no_part(store: LocalStore, tmp_path: Path, level: str) -> None:
+    upload = begun(store, 1)
+    folder = store.root / "parts" if level == "parts" else store.root / "parts" / upload.upload
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    for attempt in (lambda: put(store, upload, 2), lambda: complete(store, upload)):
+        with pytest.raises(NoSuchObject):
+            attempt()
+    store.abandon_parts(KEY, upload.upload)
+    store.drop_unfinished(datetime.now(UTC) + LATER)
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before
+
+
 def test_a_planted_link_does_not_become_the_object(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
