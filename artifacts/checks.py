@@ -14,7 +14,7 @@ from artifacts.store.configured import make_store
 from artifacts.store.contract import StoreError
 from artifacts.store.identity import AnotherFolder
 from artifacts.store.place import S3Place, read_place
-from artifacts.store.s3 import MAX_OBJECT_BYTES, MAX_PUT_BYTES, NoBoto, require_boto
+from artifacts.store.s3 import MAX_OBJECT_BYTES, MAX_PUT_BYTES, MIN_PART_BYTES, NoBoto, require_boto
 
 
 def check_folder(app_configs: Any, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
@@ -40,6 +40,10 @@ def check_store(app_configs: Any, **_: Any) -> list[CheckMessage]:
         require_boto()
     except NoBoto as error:
         return [Error(str(error), id="artifacts.E001")]
+    least = settings.DISPATCHER.artifact_part_bytes
+    if least < MIN_PART_BYTES:
+        text = f"DISPATCHER_ARTIFACT_PART_BYTES is {least}; S3 takes parts of {MIN_PART_BYTES} bytes or more."
+        return [Error(text, hint=f"Set it to {MIN_PART_BYTES} or more.", id="artifacts.E003")]
     most = settings.DISPATCHER.max_artifact_bytes
     if most > MAX_OBJECT_BYTES:
         text = f"DISPATCHER_MAX_ARTIFACT_BYTES is {most}; S3 takes objects of up to {MAX_OBJECT_BYTES} bytes."

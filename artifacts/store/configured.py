@@ -41,7 +41,7 @@ def make_store(now: Callable[[], datetime]) -> Store:
     limits = settings.DISPATCHER
     place = read_place(limits.artifact_store)
     if isinstance(place, S3Place):
-        return S3Store(place, now)
+        return S3Store(place, now, part_bytes=limits.artifact_part_bytes)
     folder, is_shared = place
     return LocalStore(
         folder or Path(settings.ARTIFACT_FOLDER),
@@ -50,6 +50,7 @@ def make_store(now: Callable[[], datetime]) -> Store:
         reserve_bytes=limits.artifact_reserve_bytes,
         is_shared=is_shared,
         record=_Record(),
+        part_bytes=limits.artifact_part_bytes,
     )
 
 

@@ -40,6 +40,7 @@ from artifacts.store.place import S3Place
 
 MAX_OBJECT_BYTES = 5 * 1024**4
 MAX_PUT_BYTES = 5 * 1024**3
+MIN_PART_BYTES = 5 * 1024**2
 MAX_PARTS = 10_000
 """Limits of S3. A part has 5 MiB or more, except for the last one."""
 PART_BYTES = 64 * 1024 * 1024
@@ -193,7 +194,8 @@ class S3Store:
             upload = client.create_multipart_upload(**named)["UploadId"]
         digest, done = hashlib.sha256(), []
         try:
-            for number, part in enumerate(_parts(chunks, size, digest), 1):
+            again_bytes = min(self.part_bytes, PART_AGAIN_BYTES)
+            for number, part in enumerate(_parts(chunks, size, digest, again_bytes), 1):
                 with _store_errors():
                     answer = client.upload_part(**named, UploadId=upload, PartNumber=number, Body=part)
                 done.append({"PartNumber": number, "ETag": answer["ETag"]})
@@ -531,10 +533,10 @@ def _collect(chunks: Iterable[bytes], size: int, kept: Any, sha256: str) -> None
     kept.seek(0)
 
 
-def _parts(chunks: Iterable[bytes], size: int, digest: Any) -> Iterator[bytes]:
-    """Yield the bytes in parts of `PART_AGAIN_BYTES`, or more of a very large object. Raises WrongBytes for
+def _parts(chunks: Iterable[bytes], size: int, digest: Any, least: int) -> Iterator[bytes]:
+    """Yield the bytes in parts of `least` bytes, or more of a very large object. Raises WrongBytes for
     another size than `size`."""
-    waiting, received, part_bytes = bytearray(), 0, _part_bytes(size, PART_AGAIN_BYTES)
+    waiting, received, part_bytes = bytearray(), 0, _part_bytes(size, least)
     for chunk in chunks:
         received += len(chunk)
         if received > size:

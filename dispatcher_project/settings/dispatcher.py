@@ -340,6 +340,9 @@ class DispatcherSettings:
     """A slower transfer, on average after its first minute, is ended."""
     artifact_completions: int = 2
     """Uploads in parts that a web process joins and checks at once; more get 503."""
+    artifact_part_bytes: int = 64 * 1024 * 1024
+    """Size of a part of an upload in parts, and above which outputs are written to S3 in parts; S3 takes
+    5 MiB to 5 GiB. After a change, uploads in parts that are under way begin anew."""
     cog_upload_share: float = 0.5
     """Share of the free bytes of the web process's temporary folder (`TMPDIR`) that all uploads by Cog
     containers may use together; further uploads get 507."""
@@ -507,6 +510,7 @@ _RANGES = {
     "workflow_nodes": (0, MAX_WORKFLOW_NODES, f"is at most {MAX_WORKFLOW_NODES}"),
     "workflow_expression_depth": (1, MAX_EXPRESSION_DEPTH, f"is 1 to {MAX_EXPRESSION_DEPTH}"),
     "workflow_wait_seconds": (0, MAX_WAIT_SECONDS, f"is at most {MAX_WAIT_SECONDS:.0f} (100 years)"),
+    "artifact_part_bytes": (64 * 1024, 5 * 1024**3, "must be 65536 to 5368709120 (64 KiB to 5 GiB)"),
     "log_line_chars": (20, MAX_LINE_CHARS, f"must be 20 to {MAX_LINE_CHARS}"),
 }
 """Lowest and highest value, and the rule in words."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from artifacts.store.local import LocalStore
 from dispatcher_client import Client, uploads
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_world import Account
 from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 
@@ -19,16 +18,17 @@ PART = 300_000
 
 
 @pytest.fixture(autouse=True)
-def store(web: Web, world: ApiWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Path:
+def store(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Path:
     """The folder of the store. Parts are small, so that a file of a megabyte has some."""
     changed = replace(
-        settings.DISPATCHER, artifact_reserve_bytes=0, artifact_url=web.url, upload_idle_seconds=2.0
+        settings.DISPATCHER,
+        artifact_reserve_bytes=0,
+        artifact_part_bytes=PART,
+        artifact_url=web.url,
+        upload_idle_seconds=2.0,
     )
     settings.DISPATCHER = changed
     settings.ARTIFACT_FOLDER = tmp_path / "store"
-    made = world.ports.artifact_store
-    assert isinstance(made, LocalStore)
-    made.part_bytes = PART
     monkeypatch.setattr(uploads, "PARTS_ABOVE_BYTES", PART)
     return tmp_path / "store"
 

@@ -49,13 +49,22 @@ class Feeder:
         self._thread.join(10)
 
     def release(
-        self, count: int, *, model: str = "", seconds: float = 0.0, with_files: bool = False
+        self,
+        count: int,
+        *,
+        model: str = "",
+        seconds: float = 0.0,
+        with_files: bool = False,
+        with_outputs: bool = False,
     ) -> dict[str, object]:
         """Release jobs at once, beyond the allowance; the seed decides their model and duration unless
-        given. with_files: each takes a file, the first a big one."""
+        given. with_files: each takes a file, the first a big one. with_outputs: each takes a file, and the
+        pinned worker saves one in parts."""
         kind: dict[str, object] = {"model": model, "seconds": seconds} if model else {}
         if with_files:
             kind["with_files"] = True
+        if with_outputs:
+            kind["with_outputs"] = True
         with self._lock:
             self.released += count
             self.allowance -= count

@@ -22,6 +22,11 @@ BIG_BYTES = 65 * 1024 * 1024
 """Of a big file: two real parts."""
 OUTPUT_BYTES, BIG_OUTPUT_BYTES = 100_000, 8 * 1024 * 1024
 """Of the file that a job with a file saves: by a signed PUT of its GPU server."""
+WORKER_OUTPUT_BYTES, WORKER_RESULT_CHARS = 12_000_000, 6_000_000
+"""Of a file, and of a long result, that the pinned worker writes to the store: three and two parts of
+`PART_BYTES`."""
+PART_BYTES = 5 * 1024 * 1024
+"""Of the trial's own system (DISPATCHER_ARTIFACT_PART_BYTES): the least that S3 takes."""
 LONG_RESULT_CHARS = 300_000
 """Of a result that becomes an artifact; half of the jobs with a file have one."""
 _RETRY_SECONDS = 0.5

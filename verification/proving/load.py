@@ -4,7 +4,8 @@ PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger,
 on stdin, one JSON object a line, and are answered with the current counts:
 
 - ``release``: so many more jobs, submitted at once, or in batches; ``model`` and ``seconds`` override the
-  seed, ``with_files``: each takes a file, and the first one a big one; else some numbers also start a run of
+  seed, ``with_files``: each takes a file, and the first one a big one; ``with_outputs``: each takes a file,
+  and runs on the pinned worker, which saves one in parts; else some numbers also start a run of
   a workflow (run_load.py);
 - ``release_runs``: so many more runs;
 - ``schedules``: store the schedules (schedule_load.py), whose periods have at least ``shortest`` seconds;
@@ -36,11 +37,14 @@ from verification.proving.files import (
     LONG_RESULT_CHARS,
     OUTPUT_BYTES,
     PARTS_ABOVE_BYTES,
+    WORKER_OUTPUT_BYTES,
+    WORKER_RESULT_CHARS,
     file_of,
     upload,
 )
 from verification.proving.ledger import Ledger
 from verification.proving.mix import PlannedJob, planned_job
+from verification.proving.pinned_models import MODEL, PINNED
 from verification.proving.run_load import RunLoad
 from verification.proving.run_mix import has_run, planned_run
 from verification.proving.schedule_load import ScheduleLoad
@@ -73,6 +77,7 @@ class Load:
         self._state = {"released": 0, "accepted": 0, "given_up": 0, "cancels": 0, "uploads": 0}
         self._with_files: set[int] = set()
         self._with_big_files: set[int] = set()
+        self._with_outputs: set[int] = set()
         self._fates = "not asked"
         self._cancels: list[tuple[float, str, str]] = []
         self._soon = threading.Condition()
@@ -115,6 +120,11 @@ class Load:
             self._with_files.update(numbers)
             self._with_big_files.add(numbers[0])
             jobs = [replace(job, cancel_after=None, deadline_seconds=None) for job in jobs]
+        if order.get("with_outputs"):
+            self._with_files.update(numbers)
+            self._with_outputs.update(numbers)
+            film = f"{self._plan['prefix']}-{MODEL}"
+            jobs = [replace(job, model=film, cancel_after=None, deadline_seconds=None) for job in jobs]
         with self._lock:
             self._state["released"] += len(jobs)
             self._state["uploads"] += len(self._with_files.intersection(numbers))
@@ -165,6 +175,13 @@ class Load:
                 "sha256": stored["sha256"],
                 "output_bytes": BIG_OUTPUT_BYTES if is_big else OUTPUT_BYTES,
                 "result_chars": LONG_RESULT_CHARS if job.number % 2 else 0,
+            }
+        if job.number in self._with_outputs:
+            request["payload"] |= {
+                "log": self._plan["pinned_log"],
+                "server": f"{self._plan['prefix']}-{PINNED}",
+                "output_bytes": WORKER_OUTPUT_BYTES,
+                "result_chars": WORKER_RESULT_CHARS if job.number % 3 == 0 else 0,
             }
         began = time.monotonic()
         accepted = client.submit(**request, idempotency_key=job.key)

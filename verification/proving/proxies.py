@@ -41,6 +41,19 @@ class Proxies:
         """Forward each piece of bytes so much later, in both directions."""
         self._child.ask(do="slow", name=name, seconds=seconds)
 
+    def hold(self, name: str, request: str, forwards: int) -> None:
+        """Hold the next request whose beginning matches the regular expression, once so many of its bytes are
+        forwarded."""
+        self._child.ask(do="hold", name=name, request=request, bytes=forwards)
+
+    def held(self, name: str) -> int:
+        """Return how many requests are held."""
+        return int(self._child.ask(do="held", name=name)["held"])
+
+    def let_go(self, name: str) -> None:
+        """Forward the held requests; hold no further one."""
+        self._child.ask(do="let_go", name=name)
+
     def heal(self, name: str) -> None:
         """Forward normally again."""
         self._child.ask(do="heal", name=name)

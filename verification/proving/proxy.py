@@ -5,6 +5,8 @@ Prints ``{name: port}`` when it listens, then takes orders on stdin, one JSON ob
 accepted and stay silent; bytes buffered by the kernels flow on after ``heal``. ``cut``: every connection is
 reset. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new connections
 go to that port of this machine. ``slow``, with ``seconds``: each piece of bytes is forwarded so much later.
+``hold``, with a ``request`` (regular expression of its first line) and ``bytes``: of the next such request so
+many bytes are forwarded, and the others wait until ``let_go``; ``held`` answers how many requests wait.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import struct
 import sys
@@ -27,10 +30,13 @@ class _Side(asyncio.Protocol):
     def __init__(self, route: _Route, peer: _Side | None = None) -> None:
         self.route, self.peer = route, peer
         self.transport: asyncio.Transport | None = None
+        self.is_caller = peer is None
+        self.forwards: int | None = None
+        """Bytes that a held request may still forward; None: it is not held."""
         self.choked = self.lost = False
         self.delayed = 0
         """Pieces of bytes that are not forwarded yet."""
-        self._early = bytearray()
+        self._early, self.waiting = bytearray(), bytearray()
         self._due_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,6 +65,27 @@ class _Side(asyncio.Protocol):
         self.set_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self.is_caller and self.route.takes(data):
+            self.forwards = self.route.forwards
+            self.route.held.append(self)
+        if self.forwards is not None:
+            data, rest = data[: self.forwards], data[self.forwards :]
+            self.forwards -= len(data)
+            self.waiting += rest
+            if not self.forwards:
+                self.set_reading()
+        if data:
+            self._pass_on(data)
+
+    def let_go(self) -> None:
+        """Forward what a held request has sent, and all that follows."""
+        self.forwards = None
+        data, self.waiting = bytes(self.waiting), bytearray()
+        if data:
+            self._pass_on(data)
+        self.set_reading()
+
+    def _pass_on(self, data: bytes) -> None:
         if self.peer is not None and self.peer.transport is not None:
             if self.route.delay_seconds or self.delayed:
                 self._forward_later(data)
@@ -111,7 +138,7 @@ class _Side(asyncio.Protocol):
     def set_reading(self) -> None:
         if self.transport is None or self.transport.is_closing():
             return
-        if self.route.open.is_set() and not self.choked and self.peer is not None:
+        if self.route.open.is_set() and not self.choked and self.peer is not None and self.forwards != 0:
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
@@ -134,7 +161,27 @@ class _Route:
         self.open.set()
         self.port = 0
         self.delay_seconds = 0.0
+        self.held: list[_Side] = []
+        self.forwards = 0
+        self._wanted: re.Pattern[bytes] | None = None
         self._server: asyncio.Server | None = None
+
+    def hold(self, request: str, forwards: int) -> None:
+        """Hold the next such request once so many of its bytes are forwarded."""
+        self._wanted, self.forwards = re.compile(request.encode()), forwards
+
+    def takes(self, data: bytes) -> bool:
+        """Return True once, for data that begin with the request that is to be held."""
+        if self._wanted is None or not self._wanted.match(data):
+            return False
+        self._wanted = None
+        return True
+
+    def let_go(self) -> None:
+        """Forward the held requests; hold no further one."""
+        self._wanted, held, self.held = None, self.held, []
+        for side in held:
+            side.let_go()
 
     async def listen(self) -> None:
         if self._server is None:
@@ -182,6 +229,14 @@ async def main(arguments: list[str]) -> None:
             routes[order["name"]].target = ("127.0.0.1", order["port"])
         elif order["do"] == "slow":
             routes[order["name"]].delay_seconds = order["seconds"]
+        elif order["do"] == "hold":
+            routes[order["name"]].hold(order["request"], order["bytes"])
+        elif order["do"] == "let_go":
+            routes[order["name"]].let_go()
+        elif order["do"] == "held":
+            found = [side for side in routes[order["name"]].held if side.forwards == 0]
+            _say({"done": "held", "held": len(found)})
+            continue
         else:
             await routes[order["name"]].execute(order["do"])
         _say({"done": order["do"]})

@@ -78,6 +78,8 @@ class State:
 
     redis_url: str
     tenants: dict[str, int] = field(default_factory=dict)
+    pinned: str = ""
+    """The pinned server of the trial: no fault is measured by its runs."""
     _leases: RedisFleets = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +125,8 @@ class State:
         """Return all live attempts."""
         fields = ("job_id", "id", "number", "epoch", "worker", "server", "slot", "model", "state")
         with _unless_away():
-            rows = Attempt.objects.filter(state__in=Attempt.LIVE).values_list(*fields)
+            live = Attempt.objects.filter(state__in=Attempt.LIVE).exclude(server=self.pinned)
+            rows = live.values_list(*fields)
             return [
                 Live(
                     job, attempt, number, epoch, worker, server, f"{server}/{slot}", model, state == "waiting"

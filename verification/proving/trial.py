@@ -21,9 +21,11 @@ from verification.proving.clients import WatchedClient
 from verification.proving.clocks import Clocks
 from verification.proving.cluster import ClusterValkeys
 from verification.proving.feeder import Feeder
+from verification.proving.files import PART_BYTES
 from verification.proving.fleet import Fleet
 from verification.proving.leftovers import left_in_bucket, left_in_folder
 from verification.proving.options import Options
+from verification.proving.pinned_models import PINNED
 from verification.proving.ports import free_ports
 from verification.proving.postgresql import OwnPostgresql
 from verification.proving.proxies import Proxies
@@ -85,7 +87,8 @@ class Trial:
         self.cluster: ClusterValkeys | None = None
         self.postgresql: OwnPostgresql | None = None
         self.seaweed: OwnSeaweed | None = None
-        self.store_settings: dict[str, str] = {}
+        self.store_settings: dict[str, str] = {"DISPATCHER_ARTIFACT_PART_BYTES": str(PART_BYTES)}
+        self.pinned: Child | None = None
         self.state: State | None = None
         self.sqlite_file = ""
         self.flushed_at = 0.0
@@ -118,6 +121,8 @@ class Trial:
         self._start_load(keys)
         if self.system.settings():
             self.start_worker(SECOND_WORKER)
+        if self.options.starts_its_own:
+            self.start_pinned()
         self._processes = tuple(self.system.pids())
         self.signs = RunSigns(self.fleet)
         self.watch = Watch(self.state, self.ledger, self.pids)
@@ -188,8 +193,8 @@ class Trial:
             netloc = f"{login}127.0.0.1:{proxies.port('postgresql')}"
             environment["DATABASE_URL"] = parts._replace(netloc=netloc).geturl()
         if self.seaweed is not None:
-            self.store_settings = _s3_settings(proxies.port(STORE))
-            environment |= self.store_settings
+            self.store_settings |= _s3_settings(proxies.port(STORE))
+        environment |= self.store_settings
         if self.options.redis == "sentinel":
             self.sentinel = self._start_sentinel(listens, proxies)
             environment |= self.sentinel.environment
@@ -289,6 +294,7 @@ class Trial:
             "prefix": self.prefix,
             "ledger": str(self.ledger),
             "callback_url": self.receiver.url,
+            "pinned_log": str(self.pinned_log),
         }
         file = self.report / "load.json"
         file.touch(mode=0o600)
@@ -327,11 +333,30 @@ class Trial:
         begin, _ = self.forgotten.pop()
         self.forgotten.append((begin, time.time()))
 
-    def start_worker(self, name: str, **environment: str) -> Child:
-        """Start another GPU worker of this dispatcher; return once it takes jobs."""
+    @property
+    def pinned_server(self) -> str:
+        """The server of the pinned worker."""
+        return f"{self.prefix}-{PINNED}"
+
+    @property
+    def pinned_log(self) -> Path:
+        """The log of its runs."""
+        return self.report / "gpu-pinned.jsonl"
+
+    def start_pinned(self) -> Child:
+        """Start the pinned worker, with one slot; return once it takes jobs."""
+        models = ["--gpu", "none", "--slots", "1", "--budget-mb", "500"]
+        models += ["--models", "verification.proving.pinned_models"]
+        self.pinned = self.start_worker(self.pinned_server, *models)
+        if self.state is not None:
+            self.state.pinned = self.pinned_server
+        return self.pinned
+
+    def start_worker(self, name: str, *options: str, **environment: str) -> Child:
+        """Start another GPU worker of this dispatcher; return once it takes jobs. options: of its command."""
         ready = self.children.logs / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        called = ["--name", name.replace("_", "-"), "--ready-file", str(ready)]
+        called = ["--name", name.replace("_", "-"), "--ready-file", str(ready), *options]
         command = [*OWN_COMMAND, "gpu_worker", *called]
         clocks = self.clocks.environment if self.clocks else {}
         broker = self.sentinel.environment if self.sentinel else {}
@@ -411,9 +436,14 @@ class Trial:
         """Return what the store of artifacts has beside objects."""
         if self.seaweed is not None:
             return list(left_in_bucket(self.seaweed.client(), BUCKET))
+        return list(left_in_folder(self.artifact_folder))
+
+    @property
+    def artifact_folder(self) -> Path:
+        """The folder of a local store."""
         from django.conf import settings
 
-        return list(left_in_folder(Path(settings.ARTIFACT_FOLDER)))
+        return Path(settings.ARTIFACT_FOLDER)
 
     def begin_excuse(self, server: str) -> None:
         """From now on this server reports wrongly: requests to it while it is full are not the dispatcher's

@@ -68,6 +68,8 @@ def read_records(trial: Trial) -> Records:
     orders, answers = read_orders(trial.ledger)
     rows = None if trial.state is None else {row.id: row for row in trial.state.rows()}
     logs = [read_node_log(gpu.name, read_lines(gpu.log)) for gpu in trial.fleet.gpus]
+    if trial.pinned_log.exists():
+        logs.append(read_node_log(trial.pinned_server, read_lines(trial.pinned_log)))
     messages = list(read_messages(read_lines(trial.receiver.log)))
     return Records(
         orders,
@@ -119,7 +121,7 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
         wrongs += _laws(trial, records, skipped)
         if trial.flushed_at:
             wrongs += judge.check_order(rows, records.logs, trial.flushed_at)
-        slots = {gpu.name: gpu.slots for gpu in trial.fleet.gpus}
+        slots = {gpu.name: gpu.slots for gpu in trial.fleet.gpus} | {trial.pinned_server: 1}
         wrongs += judge.compare_rows_with_runs(rows, records.logs, slots, excused=trial.excuses)
     if any(message.signed is None for message in records.messages):
         skipped.append("the signatures of callbacks: the tenant's secret is not known")

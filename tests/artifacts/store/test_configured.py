@@ -46,6 +46,18 @@ def test_sizes_that_s3_does_not_take_are_found_at_start(
     assert all(f"DISPATCHER_MAX_ARTIFACT_BYTES is {most}" in one.msg for one in messages)
 
 
+def test_parts_that_s3_does_not_take_are_found_at_start(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr("artifacts.checks.require_boto", lambda: None)
+    small = replace(settings.DISPATCHER, artifact_part_bytes=5 * 1024**2 - 1)
+    settings.DISPATCHER = replace(small, artifact_store="s3://films")
+    [error] = check_store(None)
+    assert (error.id, "DISPATCHER_ARTIFACT_PART_BYTES is 5242879" in error.msg) == ("artifacts.E003", True)
+    settings.DISPATCHER = small
+    assert check_store(None) == []
+
+
 def test_a_process_has_one_store_until_its_settings_change(settings: Any) -> None:
     of_process = ProcessStore()
     now = lambda: datetime.now(UTC)  # noqa: E731

@@ -93,7 +93,7 @@ def test_an_object_has_as_many_parts_as_s3_takes(store: S3Store, answers: Stubbe
 def test_what_the_dispatcher_writes_itself_has_no_more_parts_either(
     monkeypatch: pytest.MonkeyPatch, size: int, expected: list[int]
 ) -> None:
-    for name, value in (("MAX_PARTS", 10), ("PART_AGAIN_BYTES", 8), ("CHUNK_BYTES", 1)):
+    for name, value in (("MAX_PARTS", 10), ("CHUNK_BYTES", 1)):
         monkeypatch.setattr(s3, name, value)
     chunks = [b"x" * 7] * (size // 7) + [b"x" * (size % 7)]
-    assert [len(part) for part in s3._parts(chunks, size, hashlib.sha256())] == expected
+    assert [len(part) for part in s3._parts(chunks, size, hashlib.sha256(), 8)] == expected

@@ -72,7 +72,7 @@ def test_a_fault_result_is_one_line():
 
 def test_faults_that_need_access_to_the_system_are_skipped_without_it():
     outside: Any = SimpleNamespace(state=None, proxies=None, sqlite_file="", valkey=None, postgresql=None)
-    outside.clocks = outside.sentinel = outside.cluster = None
+    outside.clocks = outside.sentinel = outside.cluster = outside.seaweed = outside.pinned = None
     outside.system = SimpleNamespace(pid=lambda name: 0)
     outside.pids = dict
     playable = {name for name, fault in FAULTS.items() if not fault().skip(outside)}

@@ -96,6 +96,31 @@ def test_a_store_that_is_killed_costs_no_job_and_no_file(tmp_path: Path) -> None
     assert processes_of(folder) == []
 
 
+@pytest.mark.by_hand
+@pytest.mark.parametrize(
+    ("store", "faults"),
+    [
+        ("local", ("stop_writer", "full_folder", "kill_writer")),
+        ("s3", ("kill_store_in_part", "stop_store_between_parts", "full_store_completing")),
+    ],
+)
+def test_a_store_that_fails_in_a_workers_output_costs_no_file(
+    tmp_path: Path, store: str, faults: tuple[str, ...]
+) -> None:
+    if store == "s3" and find_weed() is None:
+        pytest.skip("no SeaweedFS on this machine")
+    folder = tmp_path / "var"
+    names = ("--faults", ",".join(faults))
+    trial = start(folder, "--store", store, "--jobs", "60", "--shorten", "5", "--seed", "6", *names)
+    output, _ = trial.communicate(timeout=600)
+    report = json.loads((folder / "prove" / "report.json").read_text())
+    assert report["wrong"] == [], output
+    for fault in report["faults"]:
+        assert fault["skipped"] == "", output
+        assert [wrong for wrong in fault["wrong"] if "the bound is" not in wrong] == [], output
+    assert processes_of(folder) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_aborted_trial_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "var"

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.support.waiting import wait_for
 from verification.proving.children import Children, NoReply
 from verification.proving.proxies import Proxies
 from verification.proving.proxy import _Route, _Side
@@ -145,3 +146,38 @@ def test_bytes_sent_before_the_target_is_connected_are_passed_on(echo: int) -> N
         return await asyncio.wait_for(answered, 10)
 
     assert asyncio.run(converse()) == b"hello"
+
+
+def test_a_request_is_held_in_its_middle_until_it_is_let_go(proxies):
+    with connect(proxies) as one, connect(proxies) as other:
+        proxies.hold("echo", "PUT /a.*part=2", 8)
+        assert ask(one, b"PUT /b?part=2") == b"PUT /b?part=2"
+        one.sendall(b"PUT /a?part=2 body")
+        assert one.recv(100) == b"PUT /a?p"
+        assert proxies.held("echo") == 1
+        one.sendall(b" more")
+        assert ask(other, b"PUT /a?part=2") == b"PUT /a?part=2", "one request is held"
+        proxies.let_go("echo")
+        assert receive(one, b"art=2 body more")
+        assert proxies.held("echo") == 0
+        assert ask(one, b"PUT /a?part=2") == b"PUT /a?part=2"
+
+
+def test_a_request_is_held_before_its_first_byte(proxies):
+    proxies.hold("echo", "POST", 0)
+    with connect(proxies) as one:
+        one.sendall(b"POST /a")
+        wait_for(lambda: proxies.held("echo") == 1)
+        one.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            one.recv(100)
+        one.settimeout(10)
+        proxies.let_go("echo")
+        assert receive(one, b"POST /a")
+
+
+def receive(connection: socket.socket, text: bytes) -> bool:
+    got = b""
+    while len(got) < len(text):
+        got += connection.recv(100)
+    return got == text

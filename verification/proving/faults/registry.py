@@ -31,6 +31,7 @@ from verification.proving.faults.fleet import (
     PartitionServer,
     RestartServer,
 )
+from verification.proving.faults.folder import FullFolder, KillWriter, StopWriter
 from verification.proving.faults.others import ReceiverDown
 from verification.proving.faults.processes import (
     KillBeat,
@@ -65,7 +66,14 @@ from verification.proving.faults.sentinel import (
     PauseMaster,
     PromoteStale,
 )
-from verification.proving.faults.store import CutStore, FullStore, KillStore, SlowStore, StopStore
+from verification.proving.faults.store import (
+    STORE_MOMENTS,
+    CutStore,
+    FullStore,
+    KillStore,
+    SlowStore,
+    StopStore,
+)
 from verification.proving.faults.workflows import KillWorkflows
 
 _ORDER: tuple[type[Fault], ...] = (
@@ -119,6 +127,10 @@ _ORDER: tuple[type[Fault], ...] = (
     StopStore,
     CutStore,
     FullStore,
+    *STORE_MOMENTS,
+    StopWriter,
+    FullFolder,
+    KillWriter,
     Flush,
 )
 FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in _ORDER}

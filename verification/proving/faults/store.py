@@ -1,5 +1,6 @@
-"""The S3 server of the store of artifacts: killed, stopped, slow, cut off, full. `--store s3` only: a local
-folder is hit with the web process and the disk (`kill_web`, `stop_web`, `disk_full`)."""
+"""The S3 server of the store of artifacts: killed, stopped, slow, cut off, full, also at chosen moments of an
+output that a worker writes in parts. `--store s3` only: a local folder is hit with the web process, the disk
+and the pinned worker (`kill_web`, `stop_web`, `disk_full`, `folder`)."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ import contextlib
 import resource
 import signal
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from verification.proving.faults.base import Fault
 
 if TYPE_CHECKING:
     from verification.proving.recovery import Sign
     from verification.proving.seaweed import OwnSeaweed
+    from verification.proving.state import Live
     from verification.proving.trial import Trial
 
 ROUTE = "store"
@@ -132,3 +135,76 @@ class FullStore(StoreFault):
     def repair(self, trial: Trial, seaweed: OwnSeaweed) -> None:
         seaweed.kill()
         seaweed.start()
+
+
+class Moment(NamedTuple):
+    """A moment of an output's way to the store. request: that is held (regular expression), once `forwards`
+    bytes of it have been forwarded. Clients' parts are under other keys."""
+
+    name: str
+    when: str
+    request: str
+    forwards: int
+
+
+_PART_2 = r"PUT /[^ /]+/a/[^ ]*partNumber=2[& ]"
+MOMENTS = (
+    Moment("in_part", "in the middle of a part", _PART_2, 1024 * 1024),
+    Moment("between_parts", "between two parts", _PART_2, 0),
+    Moment("completing", "at the completing call", r"POST /[^ /]+/a/[^ ]*uploadId=", 0),
+)
+OUTPUTS = 3
+"""Jobs of the pinned worker that save a file in parts when the store fails."""
+_MOMENT_SECONDS = 60.0
+
+
+class AtMoment(StoreFault):
+    """A fault of the store that begins while a request of an output in parts is held in the proxy, and meets
+    the rest of this request."""
+
+    moment: ClassVar[Moment]
+    hold_seconds, jobs_with_files = 10.0, 0
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def play(self, trial: Trial) -> None:
+        assert trial.proxies is not None
+        trial.proxies.hold(ROUTE, self.moment.request, self.moment.forwards)
+        trial.feeder.release(OUTPUTS, with_outputs=True)
+        until = time.monotonic() + _MOMENT_SECONDS
+        while not (came := trial.proxies.held(ROUTE) > 0) and time.monotonic() < until:
+            trial.check()
+            time.sleep(0.02)
+        self._came = came
+        super().play(trial)
+        trial.proxies.let_go(ROUTE)
+
+    def mend(self, trial: Trial) -> None:
+        assert trial.proxies is not None
+        trial.proxies.let_go(ROUTE)
+        super().mend(trial)
+
+    def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
+        moment = f"no output was {self.moment.when} within {_MOMENT_SECONDS:.0f} s"
+        return [*super().wrongs(trial, affected), *([] if self._came else [moment])]
+
+
+def _at_moments(*faults: type[StoreFault]) -> tuple[type[StoreFault], ...]:
+    return tuple(
+        type(
+            f"{fault.__name__}{moment.name.title().replace('_', '')}",
+            (AtMoment, fault),
+            {
+                "__doc__": f"`{fault.name}` {moment.when} of a worker's output.",
+                "name": f"{fault.name}_{moment.name}",
+                "expected": f"the same {moment.when} of a worker's output, for 10 s: no object is half",
+                "moment": moment,
+            },
+        )
+        for fault in faults
+        for moment in MOMENTS
+    )
+
+
+STORE_MOMENTS = _at_moments(KillStore, StopStore, SlowStore, FullStore)
