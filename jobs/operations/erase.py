@@ -23,7 +23,7 @@ from gpus.registry.audit import record
 from jobs import transitions
 from jobs.domain.errors import JobNotOver, JobOfRun
 from jobs.domain.states import JobState, is_final
-from jobs.models import Attempt, Callback, Event, Job
+from jobs.models import Attempt, Callback, Event, Job, PushedResult
 from jobs.ports import Ports
 from jobs.submission.artifact_refs import require_host_of_files
 
@@ -72,8 +72,12 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
             callback.body = body_without_data(callback.body)
             callback.save(update_fields=["body"])
         artifacts = erase_artifacts([job_id], now)
-        attempts = Attempt.objects.filter(job_id=job_id).values_list("pk", flat=True)
-        outputs = erase_outputs(list(attempts), now)
+        attempts = list(Attempt.objects.filter(job_id=job_id).values_list("pk", flat=True))
+        outputs = erase_outputs(attempts, now)
+        for pushed in PushedResult.objects.filter(attempt_id__in=attempts).iterator(chunk_size=1):
+            # the status stays, so that the same push again is still answered as a repeated one
+            pushed.body = {"status": pushed.body.get("status")}
+            pushed.save(update_fields=["body"])
         record(by, "erase_job_data", f"job:{job_id}")
     remove_erased([*artifacts, *outputs], ports.artifact_store, now)
     return len(artifacts)

@@ -13,6 +13,7 @@ from gpus.models import ModelConfig
 from jobs import ports
 from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from jobs.models import Attempt, Job, PushedResult
+from jobs.operations.erase import erase_job_data
 from jobs.reports import counters
 from tests.support.api_world import ApiWorld
 from tests.support.factories import make_job, make_running
@@ -100,6 +101,22 @@ def test_a_final_push_can_be_repeated_after_the_attempt(
     assert (answer.status_code, answer.json()) == (200, {"accepted": True})
     assert PushedResult.objects.get().body == BODY
     assert world.announced == [job.id]
+
+
+@pytest.mark.parametrize("body", [{"status": "success", "result": "secret"}, {**GOES_ON, "logs": "secret"}])
+def test_a_push_is_erased_with_its_job_and_can_still_be_repeated(
+    anonymous: APIClient, job: Job, attempt: str, body: dict[str, Any]
+) -> None:
+    assert push(anonymous, job, attempt, body).status_code == 200
+    end(attempt)
+    Job.objects.filter(id=job.id).update(
+        state="completed", live_attempt=None, finished_at=timezone.now(), result={}
+    )
+    before = push(anonymous, job, attempt, body).status_code
+    erase_job_data(job.id, ports=ports.production_ports())
+    assert PushedResult.objects.get().body == {"status": body["status"]}
+    assert push(anonymous, job, attempt, body).status_code == before
+    assert "secret" not in str(PushedResult.objects.get().body)
 
 
 def test_a_token_without_an_attempt_is_valid_until_the_job_ends(anonymous: APIClient, job: Job) -> None:
