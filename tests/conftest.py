@@ -168,16 +168,6 @@ def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test has read it need not read again, however slow the machine is."""
-    from gpus.registry import queries
-    from jobs import ports
-
-    monkeypatch.setattr(queries, "KEEP_SECONDS", 3600.0)
-    monkeypatch.setattr(ports, "KEEP_KEY_SECONDS", 3600.0)
-
-
-@pytest.fixture
 def fleet() -> str:
     """A hash tag of its own: tests share a server and never a key."""
     return f"t{uuid.uuid4().hex[:12]}"

@@ -133,10 +133,10 @@ class RegistryCache:
     """Caches this module's functions of the same names for a second. One per process, in
     `jobs.ports.Ports`."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_seconds: float = KEEP_SECONDS) -> None:
         config: Any = apps.get_app_config("gpus")
         self._found: TtlCache[tuple[str, ...], Any] = TtlCache(
-            lambda: KEEP_SECONDS, max_entries=20_000, changes=config.row_changes
+            keep_seconds, max_entries=20_000, changes=config.row_changes
         )
 
     def model_spec(self, name: str) -> ModelSpec | None:

@@ -89,8 +89,8 @@ def test_the_live_part_reads_no_payloads(viewer: Client) -> None:
     assert not [query["sql"] for query in asked if '"payload"' in query["sql"] or '"result"' in query["sql"]]
 
 
-def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_page, "MAX_LANES", 3)
+def test_a_job_of_many_attempts_shows_the_latest(viewer: Client) -> None:
+    made = job_page.MAX_LANES + 4
     job = job_in("queued")
     Attempt.objects.bulk_create(
         Attempt(
@@ -104,9 +104,9 @@ def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: py
             started_at=NOW + timedelta(seconds=number),
             finished_at=NOW + timedelta(seconds=number),
         )
-        for number in range(1, 8)
+        for number in range(1, made + 1)
     )
-    Job.objects.filter(id=job.id).update(attempts_made=7)
+    Job.objects.filter(id=job.id).update(attempts_made=made)
     page = page_of(viewer, job)
     assert "Attempt 5" in page
     assert "Attempt 4" not in page
@@ -201,24 +201,23 @@ def test_log_lines_are_shown_as_text_and_hidden_like_the_result(viewer: Client, 
         assert f"/api/v1/queue/jobs/{job.id}/logs" in page
 
 
-def test_many_progress_events_do_not_displace_the_other_events(
-    viewer: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_page, "MAX_EVENTS", 4)
-    monkeypatch.setattr(job_page, "NEWS_LISTED", 3)
+def test_many_progress_events_do_not_displace_the_other_events(viewer: Client) -> None:
     job = job_in("running")
     Event.objects.bulk_create(
         Event(job=job, seq=seq, type=kind, at=NOW + timedelta(seconds=seq), data={"part": seq})
-        for seq, kind in enumerate(["adopted", *["partial", "progress"] * 10], start=3)
+        for seq, kind in enumerate(
+            ["adopted", *["partial", "progress"] * (job_page.MAX_EVENTS // 2)], start=3
+        )
     )
-    Job.objects.filter(id=job.id).update(event_seq=23)
+    last = job_page.MAX_EVENTS + 3
+    Job.objects.filter(id=job.id).update(event_seq=last)
     course = job_page.course(job, now=NOW)
     assert [event.type for event in course.events] == ["submitted", "started", "adopted"]
     listed = [step.row.events[0].seq for step in job_page.steps(course, with_output=False)]
-    assert listed == [23, 22, 21, 3, 2, 1]
+    assert listed == [*range(last, last - job_page.NEWS_LISTED, -1), 3, 2, 1]
     page = page_of(viewer, job)
     assert "adopted" in page
-    assert "All 23" in page
+    assert f"All {last}" in page
 
 
 def test_a_list_of_events_does_not_read_their_data(operator: Client) -> None:

@@ -52,7 +52,7 @@ class ApiWorld:
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
-        default_factory=lambda: TtlCache(lambda: ports.KEEP_KEY_SECONDS, max_entries=1000)
+        default_factory=lambda: TtlCache(ports.KEEP_KEY_SECONDS, max_entries=1000)
     )
     limit_caches: LimitCaches = field(
         default_factory=lambda: LimitCaches(
@@ -100,6 +100,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> ApiWorld:
     world = ApiWorld()
     monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
     return world
+
+
+@pytest.fixture
+def all_remembered(world: ApiWorld) -> None:
+    """What the test has read it need not read again, however slow the machine is."""
+    world.registry = RegistryCache(3600.0)
+    world.valid_keys = TtlCache(3600.0, max_entries=1000)
 
 
 def forget_keys() -> None:

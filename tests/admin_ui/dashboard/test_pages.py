@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from gpus.leasing.values import PoolDepth
 from gpus.models import Pause, Pool, Server
-from gpus.registry import queries
+from gpus.registry.queries import RegistryCache
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.reports.fleet import SERVERS_PER_PAGE
 from jobs.reports.rollups import counted
@@ -103,9 +103,9 @@ def test_without_a_session_pages_redirect_to_the_login(client: Client) -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, *PARTS])
 def test_a_page_needs_few_queries_and_no_more_for_more_jobs(
-    boss: Client, path: str, monkeypatch: pytest.MonkeyPatch
+    boss: Client, path: str, fake_ports: FakePorts
 ) -> None:
-    monkeypatch.setattr(queries, "KEEP_SECONDS", 3600.0)
+    fake_ports.registry = RegistryCache(3600.0)
     text(boss, path)  # fills the caches
     counts = []
     for _ in range(2):

@@ -9,13 +9,14 @@ from dispatcher_project.web import request_limits
 from tests.support.api_world import (
     DoorTime,
     acme,
+    all_remembered,
     operator,
     other,
     world,
     zimg,
 )
 
-__all__ = ["acme", "operator", "other", "world", "zimg"]
+__all__ = ["acme", "all_remembered", "operator", "other", "world", "zimg"]
 
 
 @pytest.fixture

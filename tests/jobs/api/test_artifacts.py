@@ -44,14 +44,14 @@ def sha(data: bytes) -> str:
 
 
 @pytest.fixture(autouse=True)
-def store(world: ApiWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Store:
+def store(world: ApiWorld, tmp_path: Path, settings: Any) -> Store:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
-    limit(monkeypatch, artifact_reserve_bytes=0)
+    limit(settings, artifact_reserve_bytes=0)
     return world.ports.artifact_store
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, **limits))
+def limit(settings: Any, **limits: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
 
 
 def promise(who: Account, data: bytes, **more: Any) -> Any:
@@ -133,18 +133,18 @@ def test_bad_promises_are_refused(acme: Account, body: Any) -> None:
     assert not Artifact.objects.exists()
 
 
-def test_each_limit_names_its_value(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, max_artifact_bytes=10)
+def test_each_limit_names_its_value(acme: Account, settings: Any) -> None:
+    limit(settings, max_artifact_bytes=10)
     answer = promise(acme, b"x" * 11)
     assert (answer.status_code, answer.json()["code"]) == (413, "artifact_too_large")
     assert "up to 10 bytes (DISPATCHER_MAX_ARTIFACT_BYTES)" in answer.json()["detail"]
-    limit(monkeypatch, tenant_artifact_bytes=15)
+    limit(settings, tenant_artifact_bytes=15)
     assert promise(acme, b"x" * 10).status_code == 201
     full = promise(acme, b"y" * 10)
     assert (full.status_code, full.json()["code"]) == (429, "artifact_quota_full")
     assert "15 bytes (DISPATCHER_TENANT_ARTIFACT_BYTES)" in full.json()["detail"]
     assert promise(acme, b"x" * 10).status_code == 201  # the same one again
-    limit(monkeypatch, tenant_artifact_bytes=0, tenant_promised_artifacts=1)
+    limit(settings, tenant_artifact_bytes=0, tenant_promised_artifacts=1)
     many = promise(acme, b"z")
     assert (many.status_code, many.json()["code"]) == (429, "too_many_promised_artifacts")
     assert many["Retry-After"] == "10"
@@ -189,7 +189,7 @@ def process_on(host: str, kind: str, *queues: str) -> None:
     [("web", ()), ("gpu", ("gpu.m",)), ("sweeps", ("sweeps",)), ("callbacks", ("callbacks", "workflows"))],
 )
 def test_a_folder_of_one_host_is_refused_where_several_hosts_use_it(
-    acme: Account, monkeypatch: pytest.MonkeyPatch, kind: str, queues: tuple[str, ...]
+    acme: Account, settings: Any, kind: str, queues: tuple[str, ...]
 ) -> None:
     for one in ("web", "gpu", "sweeps"):
         process_on(socket.gethostname(), one)
@@ -205,7 +205,7 @@ def test_a_folder_of_one_host_is_refused_where_several_hosts_use_it(
     assert ", ".join(sorted([socket.gethostname(), "web-2"])) in warning.msg
     assert "s3://BUCKET" in str(warning.hint)
     assert check_store_hosts(None) == []  # without a database
-    limit(monkeypatch, artifact_store="/mnt/artifacts?shared=1")
+    limit(settings, artifact_store="/mnt/artifacts?shared=1")
     assert check_store_hosts(None, ["default"]) == []
 
 
@@ -536,10 +536,8 @@ def test_a_bad_reference_is_refused_with_its_place(
     assert not ArtifactUse.objects.exists()
 
 
-def test_too_many_references_are_refused_at_once(
-    acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit(monkeypatch, max_payload_bytes=10_000_000)
+def test_too_many_references_are_refused_at_once(acme: Account, zimg: ModelConfig, settings: Any) -> None:
+    limit(settings, max_payload_bytes=10_000_000)
     payload = {"images": [{"$artifact": f"{number:026d}"} for number in range(100_000)]}
     answer = submit(acme, payload)
     assert (answer.status_code, answer.json()["code"]) == (422, "too_many_artifacts")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.test import RequestFactory
 
 from artifacts.models import Artifact, ArtifactUse
@@ -49,15 +48,15 @@ FILE_SCHEMA = {
 
 
 @pytest.fixture(autouse=True)
-def store(world: ApiWorld, db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Store:
+def store(world: ApiWorld, db: None, tmp_path: Path, settings: Any) -> Store:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
-    limit(monkeypatch, artifact_reserve_bytes=0)
+    limit(settings, artifact_reserve_bytes=0)
     make_model("zimg", payload_schema=FILE_SCHEMA)
     return world.ports.artifact_store
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, **limits))
+def limit(settings: Any, **limits: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
 
 
 def data_uri(data: bytes, media_type: str = "image/png") -> str:
@@ -201,11 +200,11 @@ def test_a_store_that_does_not_answer_refuses_the_submit_and_the_same_one_succee
     assert Artifact.objects.get().state == "stored"
 
 
-def test_quotas_count_files_that_come_with_a_submit(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, tenant_artifact_bytes=100)
+def test_quotas_count_files_that_come_with_a_submit(acme: Account, settings: Any) -> None:
+    limit(settings, tenant_artifact_bytes=100)
     answer = submit(acme, {"image": data_uri(PNG)})
     assert first_error(answer) == (429, "artifact_quota_full", "/payload/image")
-    limit(monkeypatch, max_artifact_bytes=100)
+    limit(settings, max_artifact_bytes=100)
     assert first_error(submit(acme, {"image": data_uri(PNG)}))[:2] == (413, "artifact_too_large")
 
 
@@ -361,8 +360,8 @@ def test_a_job_that_is_sent_as_a_file_is_named_as_such(acme: Account) -> None:
     assert "sent as a file" not in error["detail"]
 
 
-def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, max_form_bytes=1000, max_payload_bytes=1000)
+def test_a_form_over_its_limits_is_refused(acme: Account, settings: Any) -> None:
+    limit(settings, max_form_bytes=1000, max_payload_bytes=1000)
     large = form(acme, {"a": {"$file": "f"}}, {"f": bytes(100_000)})
     assert (large.status_code, large.json()["code"]) == (413, "payload_too_large")
     assert "(DISPATCHER_MAX_FORM_BYTES sets this limit)" in large.json()["detail"]
@@ -372,9 +371,9 @@ def test_a_form_over_its_limits_is_refused(acme: Account, monkeypatch: pytest.Mo
 
 
 def test_a_form_without_a_length_over_its_limits_is_refused_as_others_are(
-    rf: RequestFactory, monkeypatch: pytest.MonkeyPatch
+    rf: RequestFactory, settings: Any
 ) -> None:
-    limit(monkeypatch, max_form_bytes=1000, max_payload_bytes=1000)
+    limit(settings, max_form_bytes=1000, max_payload_bytes=1000)
     request = rf.post(SUBMIT)
     request.META |= {"CONTENT_TYPE": f"{forms.FORM}; boundary={BOUNDARY}", "CONTENT_LENGTH": ""}
     view = Submit(request=request)

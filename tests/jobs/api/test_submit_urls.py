@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 import requests
-from django.conf import settings
 
 from artifacts.models import Artifact
 from foundation import fetch
@@ -44,15 +43,15 @@ SCHEMA = {
 Script = Callable[[Visit], None]
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
-    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, **limits))
+def limit(settings: Any, **limits: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
 
 
 @pytest.fixture
-def tenant(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Account:
+def tenant(transactional_db: None, tmp_path: Path, settings: Any) -> Account:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     limit(
-        monkeypatch,
+        settings,
         artifact_reserve_bytes=0,
         fetched_urls=8,
         fetched_url_networks=("127.0.0.0/8",),
@@ -165,9 +164,9 @@ def test_the_file_of_a_url_becomes_an_artifact(web: Web, tenant: Account, site: 
 
 
 def test_without_the_setting_a_url_stays_as_it_is(
-    web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
+    web: Web, tenant: Account, site: Site, settings: Any
 ) -> None:
-    limit(monkeypatch, fetched_urls=0)
+    limit(settings, fetched_urls=0)
     assert submit(web, tenant, {"image": site.url()}).status_code == 202
     assert Job.objects.get().payload == {"image": site.url()}
     assert site.asked == []
@@ -328,12 +327,12 @@ def test_a_hostile_server_costs_its_own_submit(
     web: Web,
     tenant: Account,
     site: Site,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
     *,
     script: Script,
     why: str | None,
 ) -> None:
-    limit(monkeypatch, fetched_url_bytes=1_000_000, fetched_url_seconds=1.5)
+    limit(settings, fetched_url_bytes=1_000_000, fetched_url_seconds=1.5)
     site.script = script
     answer = submit(web, tenant, {"image": site.url()})
     expected = "file_not_fetched" if why else "file_type_wrong"
@@ -367,10 +366,8 @@ def test_a_certificate_of_another_name_is_refused(
     assert "certificate" in answer.json()["detail"]
 
 
-def test_more_urls_than_allowed_are_refused(
-    web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit(monkeypatch, fetched_urls=2)
+def test_more_urls_than_allowed_are_refused(web: Web, tenant: Account, site: Site, settings: Any) -> None:
+    limit(settings, fetched_urls=2)
     answer = submit(web, tenant, {"more": [site.url(f"/{at}.png") for at in range(3)]})
     assert refusal(answer) == (422, "file_not_fetched", "/payload/more/2")
     assert "DISPATCHER_FETCHED_URLS" in answer.json()["detail"]
@@ -378,9 +375,9 @@ def test_more_urls_than_allowed_are_refused(
 
 
 def test_the_bytes_of_all_urls_of_a_request_are_bounded(
-    web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
+    web: Web, tenant: Account, site: Site, settings: Any
 ) -> None:
-    limit(monkeypatch, fetched_url_bytes=300_000)
+    limit(settings, fetched_url_bytes=300_000)
     site.script = lambda visit: visit.answer(PNG + bytes(200_000))
     assert submit(web, tenant, {"more": [site.url("/1.png")]}).status_code == 202
     Job.objects.all().delete()
@@ -398,10 +395,10 @@ def test_a_job_that_the_checks_refuse_reads_no_url(web: Web, tenant: Account, si
 
 
 def test_hanging_urls_block_no_other_submit_and_tenants_have_shares(
-    web: Web, tenant: Account, site: Site, monkeypatch: pytest.MonkeyPatch
+    web: Web, tenant: Account, site: Site, settings: Any
 ) -> None:
     """More requests wait for URLs than there are threads; another tenant's URL has a turn."""
-    limit(monkeypatch, fetched_url_seconds=60.0, url_fetches=4, url_fetches_per_tenant=3)
+    limit(settings, fetched_url_seconds=60.0, url_fetches=4, url_fetches_per_tenant=3)
     other = account("other")
     release = threading.Event()
 

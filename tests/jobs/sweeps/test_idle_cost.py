@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from gpus.registry.queries import RegistryCache
 from jobs.sweeps import deadlines, due_callbacks, orphans, quarantine
 from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
@@ -14,10 +17,10 @@ from tests.support.queue_world import QueueWorld
 pytestmark = pytest.mark.database
 
 
-@pytest.mark.usefixtures("all_remembered")
 def test_ten_idle_seconds_cost_few_queries(world: QueueWorld) -> None:
     world.server(slots=4)
-    runner = Runner(world.ports, Sweeps().entries, in_thread=lambda _: None)
+    ports = replace(world.ports, registry=RegistryCache(3600.0))
+    runner = Runner(ports, Sweeps().entries, in_thread=lambda _: None)
     runner.tick()
     with CaptureQueriesContext(connection) as queries:
         for _ in range(10):
