@@ -319,7 +319,9 @@ def _audit(operator: str | None, action: str, schedule: Schedule, **detail: obje
 def delete_schedule(schedule: Schedule, operator: str | None = None) -> None:
     """Delete a schedule with its firings; jobs and runs that it started go on. operator: for the audit."""
     with transaction.atomic():
-        if Schedule.objects.filter(pk=schedule.pk).delete()[0]:
+        # a lock: a firing that is added after the read of those to delete would keep the schedule
+        locked = Schedule.objects.select_for_update().filter(pk=schedule.pk)
+        if locked.exists() and Schedule.objects.filter(pk=schedule.pk).delete()[0]:
             _audit(operator, "delete", schedule)
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
 from foundation.http_api.problems import Problem
 from jobs.domain.errors import Refused
@@ -74,6 +74,34 @@ def test_of_concurrent_backfills_of_two_schedules_as_many_wait_as_may(stage: Sta
 
     assert at_once(backfill) == {"done": 1, "too_many_backfilled": THREADS - 1}
     assert Firing.objects.count() == 3
+
+
+def test_a_trigger_during_a_delete_finds_no_schedule(stage: Stage) -> None:
+    schedule = stage.put()
+    outcomes: list[str] = []
+
+    def trigger() -> None:
+        try:
+            operations.trigger(schedule, by="x", ports=stage.ports)
+        except Refused as refused:
+            outcomes.append(refused.code)
+        finally:
+            connections.close_all()
+
+    late = threading.Thread(target=trigger)
+
+    def before_the_schedule_goes(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith('DELETE FROM "schedules_schedule"') and late.ident is None:
+            late.start()
+            late.join(1)  # it waits for the lock, or is done
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(before_the_schedule_goes):
+        operations.delete_schedule(schedule)
+    late.join(30)
+    assert outcomes == ["unknown_schedule"]
+    assert not Schedule.objects.exists()
+    assert not Firing.objects.exists()
 
 
 def test_of_concurrent_workflows_one_is_stored(stage: Stage, settings: Any) -> None:
