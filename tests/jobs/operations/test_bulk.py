@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from foundation.ids import new_id
 from gpus.errors import BadInput, GpuError, RunFailed
 from gpus.models import AuditEntry
 from jobs import transitions
@@ -187,12 +188,13 @@ def test_a_retry_without_a_filter_leaves_client_errors_alone() -> None:
 
 
 @pytest.mark.parametrize("deed", [retry_jobs, dismiss_jobs])
-def test_a_call_does_a_bounded_number_and_says_what_remains(deed, monkeypatch):
-    monkeypatch.setattr(bulk_operations, "_BATCH", 2)
-    for _ in range(5):
-        make_dead_letter()
-    assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(3, 2, 0)
-    assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(2, 0, 0)
+def test_a_call_does_a_bounded_number_and_says_what_remains(deed):
+    most = bulk_operations._BATCH + 1
+    like = make_dead_letter()
+    fields = {field.attname: getattr(like, field.attname) for field in Job._meta.concrete_fields}
+    Job.objects.bulk_create(Job(**{**fields, "id": new_id()}) for _ in range(most + 1))
+    assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=most) == BulkOutcome(most, 2, 0)
+    assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=most) == BulkOutcome(2, 0, 0)
 
 
 def test_the_oldest_failures_are_retried_first():
