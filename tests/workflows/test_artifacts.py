@@ -248,6 +248,16 @@ def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(theatre: Theatre
     assert film.state == "stored"
 
 
+def test_no_run_is_erased_in_a_folder_that_is_not_the_databases(theatre: Theatre, settings: Any) -> None:
+    film = make_artifact(theatre)
+    run = theatre.to_end(theatre.start(NODES, {"film": ref(film.pk)}))
+    settings.ARTIFACT_FOLDER = settings.ARTIFACT_FOLDER.with_name("of another host")
+    with pytest.raises(ArtifactStoreUnavailable, match="is the store on another host"):
+        erasing.erase_run_data(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    assert (run.inputs, run.erase_requested_at) == ({"film": ref(film.pk)}, None)
+
+
 def test_an_erasure_stops_while_the_files_may_be_on_another_host_and_goes_on(theatre: Theatre) -> None:
     film = make_artifact(theatre)
     make_artifact(theatre, b"another")
