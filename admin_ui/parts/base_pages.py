@@ -21,6 +21,7 @@ from unfold.views import ChangeList
 
 from admin_ui.actions.operations import actor
 from admin_ui.parts.keyset import KeysetChangeList
+from admin_ui.parts.own_changes import OwnChanges
 from gpus.registry.audit import record
 from jobs.domain.access import VIEW_PAYLOAD
 
@@ -152,6 +153,10 @@ class OperatorAdmin(AuditedAdmin):
         super().__init__(model, admin_site)
         if self.noun:
             model._meta.verbose_name, model._meta.verbose_name_plural = self.noun
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)
+        return form if obj is None else type(form.__name__, (OwnChanges, form), {})
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CappedChangeList

@@ -224,3 +224,20 @@ def test_a_tenants_key_cannot_get_an_operators_scope(operator: Client) -> None:
     form = {"name": "ci", "tenant": tenant.pk, "kind": "tenant", "scopes": ["operate"]}
     assert operator.post(reverse("admin:jobs_apikey_add"), form).status_code == 200
     assert not ApiKey.objects.exists()
+
+
+def test_a_page_that_was_open_keeps_what_others_changed_meanwhile(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    shown = operator.get(page).context["adminform"].form
+    seen = {shown[name].html_initial_name: shown[name].value() or "" for name in shown.fields}
+    del seen["initial-allowed_models"]
+    html = operator.get(page).content.decode()
+    assert not [name for name in seen if f'name="{name}"' not in html]
+    Tenant.objects.update(max_running=2, weight=7)
+    form = keys_form(name="acme", weight=3, highest_band="normal", max_running="", **seen)
+    assert operator.post(page, form).status_code == 302
+    tenant.refresh_from_db()
+    assert (tenant.weight, tenant.max_running) == (3.0, 2)
+    entry = AuditEntry.objects.get(action="change_tenant")
+    assert entry.detail["values"] == {"weight": [7.0, 3.0]}
