@@ -23,12 +23,13 @@ LONG_BYTES = 16 * 1024
 """A longer text goes to the file."""
 _WINDOW_BYTES = LONG_BYTES // 2
 """A text that is longer than `LONG_BYTES` begins and ends in different windows."""
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
 _LONGEST_ESCAPE = 12
-_WHOLE_TEXTS = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
-_IN_TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+# groups are not possessive: before 3.11.5 Python matches some of these wrongly (gh-106052)
+_WHOLE_TEXTS = re.compile(rb'(?:[^"]*+"(?:[^"\\]++|\\.)*")*', re.DOTALL)
+_IN_TEXT = re.compile(rb'(?:[^"\\]++|\\.)*', re.DOTALL)
 _WHOLE_ESCAPES = re.compile(
-    r"(?:[^\\]++|\\u[dD][89abAB][^\\]{2}\\u[^\\]{4}|\\u(?![dD][89abAB])[^\\]{4}|\\[^u])*+", re.DOTALL
+    r"(?:[^\\]++|\\u[dD][89abAB][^\\]{2}\\u[^\\]{4}|\\u(?![dD][89abAB])[^\\]{4}|\\[^u])*", re.DOTALL
 )
 
 
