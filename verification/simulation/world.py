@@ -227,6 +227,7 @@ class World:
             parallel_probes=1,
             process_store=self.store,  # type: ignore[arg-type]
             after=partial(self._after, process),
+            registry=queries.RegistryCache(1e9),  # cleared by changes, not by real time
             limit_caches=LimitCaches(  # expires only by virtual time
                 limits=TtlCache(1e9, max_entries=1000, changes=tenant_changes()),
                 used_seconds=TtlCache(0.0, max_entries=1000),
@@ -438,7 +439,6 @@ class World:
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
         _forget_registry()
-        queries.KEEP_SECONDS = 1e9  # expires only by virtual time
         slot_loop.SHORT_SLICES = SHORT_SLICES
         worker_heartbeats.HEARTBEAT_SECONDS = HEARTBEAT_SECONDS
         callbacks.use_short_delays()
