@@ -20,7 +20,7 @@ Row = TypeVar("Row", bound=Model)
 def named_row(model: type[Row], name: str, tenant: str | None) -> Row:
     """Return the row of that name. model: with `tenant` and `name`. Raises CommandError, which names the
     tenants that were searched."""
-    kind = str(model._meta.verbose_name)
+    kind = str(model._meta.model_name)  # not the noun of its admin page
     rows = model._default_manager.select_related("tenant").filter(name=name)
     owner = None if tenant is None else tenant_named(tenant)
     found = list(rows[: _NAMED + 1])

@@ -251,8 +251,9 @@ def test_processes_that_begin_at_once_agree_on_one_folder(
 
 @pytest.mark.django_db
 def test_the_check_of_the_settings_says_so(hosts: Hosts, settings: Any) -> None:
+    store = hosts.store("box-0")
     assert check_folder(None, ["default"]) == []
-    artifact(hosts.store("box-0"))
+    artifact(store)
     assert check_folder(None, ["default"]) == []
     hosts.store("box-1")
     [warning] = check_folder(None, ["default"])
