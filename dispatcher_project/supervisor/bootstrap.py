@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dispatcher_project.supervisor.faster_python import faster_python
-
 ROOT = Path(__file__).resolve().parents[2]
 OFF_SWITCH = "DISPATCHER_NO_BOOTSTRAP"
 LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
@@ -114,20 +112,11 @@ def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
     python = folder / "bin" / "python"
     _say(f"preparing {folder} (once)")
     if not python.exists() or _minor_version(folder) != sys.version_info[:2]:
-        _create(folder)
+        venv.EnvBuilder(symlinks=True, clear=folder.exists()).create(folder)
     (folder / _STAMP).unlink(missing_ok=True)
     _install(locked((root / "constraints.txt").read_text(), extras), python, folder)
     text = json.dumps({"fingerprint": fingerprint(root), "extras": list(extras)})
     (folder / _STAMP).write_text(text)
-
-
-def _create(folder: Path) -> None:
-    """Create an empty environment, of a faster build of this Python if there is one."""
-    if faster := faster_python():
-        _say(f"it uses {faster.path}, which is faster than {sys.executable}")
-        if _works([faster.path, "-I", "-m", "venv", "--without-pip", "--clear", str(folder)]):
-            return
-    venv.EnvBuilder(symlinks=True, clear=folder.exists()).create(folder)
 
 
 def _install(lock: str, python: Path, folder: Path) -> None:
