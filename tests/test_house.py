@@ -200,8 +200,10 @@ def test_only_wiring_makes_the_parts_of_production() -> None:
     }
 
 
-_VALUES = r"\w*(?:Bounds|Confinement|Limits|Options|Rules|Times)\(\)"
-_OTHER_DEFAULT = re.compile(rf"\bor {_VALUES}|^(?!DEFAULT_|NO_)[A-Z_]+ = {_VALUES}$", re.MULTILINE)
+_VALUES = r"\w*(?:Bounds|Confinement|Limits|Options|Rules|Times)\b"
+_OTHER_DEFAULT = re.compile(
+    rf"\bor {_VALUES}\(\)|^(?!DEFAULT_|NO_)[A-Z_]+ = {_VALUES}\(\)$|\bdefault_factory={_VALUES}", re.MULTILINE
+)
 
 
 def test_frozen_limits_default_to_a_constant() -> None:
@@ -209,7 +211,14 @@ def test_frozen_limits_default_to_a_constant() -> None:
     assert {name for name, text in product_files() if _OTHER_DEFAULT.search(text)} == set()
 
 
-@pytest.mark.parametrize("line", ["        self._limits = limits or PickLimits()", "LIMITS = FireLimits()"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "        self._limits = limits or PickLimits()",
+        "LIMITS = FireLimits()",
+        "    fire: FireLimits = field(default_factory=FireLimits)",
+    ],
+)
 def test_another_default_of_limits_is_found(line: str) -> None:
     assert _OTHER_DEFAULT.search(f"\n{line}\n")
 

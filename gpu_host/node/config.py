@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from foundation.threaded_http import RequestTimes
+from foundation.threaded_http import DEFAULT_TIMES, RequestTimes
 
 TOKEN_VARIABLE = "GPU_NODE_TOKEN"
 MODES = ("sync", "async", "auto")
@@ -70,7 +70,7 @@ class NodeConfig:
     max_connections: int = 512
     push: bool = True
     push_pause_seconds: float = 0.5
-    request_times: RequestTimes = field(default_factory=RequestTimes)
+    request_times: RequestTimes = DEFAULT_TIMES
     max_slot_names: int = 4096
     tidy_seconds: float = 60.0
     token: str = field(default="", repr=False)

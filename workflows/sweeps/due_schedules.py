@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
@@ -19,6 +19,7 @@ from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.schedules.domain.policy import Outcome, Overlap, Reason
 from workflows.schedules.execution.fire import (
+    DEFAULT_FIRE_LIMITS,
     MAX_TRIES,
     FireLimits,
     Overtaken,
@@ -54,7 +55,7 @@ class DueLimits:
     missed_parts: int = 50
     with_next: int = 2_000
     refused: int = 20
-    fire: FireLimits = field(default_factory=FireLimits)
+    fire: FireLimits = DEFAULT_FIRE_LIMITS
 
 
 DEFAULT_LIMITS = DueLimits()

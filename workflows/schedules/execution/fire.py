@@ -58,7 +58,7 @@ class FireLimits:
     weight: int = 16 * 1024 * 1024
 
 
-DEFAULT_LIMITS = FireLimits()
+DEFAULT_FIRE_LIMITS = FireLimits()
 LOOK_AGAIN_SECONDS = 300.0
 """Time after which a schedule whose time zone is unknown is looked at again."""
 MAX_TRIES = 5
@@ -151,7 +151,7 @@ def fire(
     ports: Ports,
     launched: Launched,
     unended: Unended | None = None,
-    limits: FireLimits = DEFAULT_LIMITS,
+    limits: FireLimits = DEFAULT_FIRE_LIMITS,
 ) -> bool:
     """Handle the due times of a schedule that have come, as many as one transaction may. Return True if there
     are more.
@@ -197,7 +197,7 @@ def fire_together(
     ports: Ports,
     launched: Launched,
     unended: Mapping[int, Unended],
-    limits: FireLimits = DEFAULT_LIMITS,
+    limits: FireLimits = DEFAULT_FIRE_LIMITS,
 ) -> set[int]:
     """Fire schedules in one transaction. Return the keys of those that have to be fired alone, because they
     need more than that: all of them if the transaction was rolled back."""
@@ -498,7 +498,7 @@ def note_error(schedule: Schedule, error: Exception, ports: Ports) -> None:
 
 
 def start_waiting(
-    schedule: Schedule, ports: Ports, launched: Launched, limits: FireLimits = DEFAULT_LIMITS
+    schedule: Schedule, ports: Ports, launched: Launched, limits: FireLimits = DEFAULT_FIRE_LIMITS
 ) -> int:
     """Start firings of a schedule that wait: the first one by the timetable if no other runs, the first one
     of backfills if none of theirs runs, and backfills that may overlap. Return how many started. Raises
