@@ -50,9 +50,9 @@ class Proxies:
         """Return how many requests are held."""
         return int(self._child.ask(do="held", name=name)["held"])
 
-    def let_go(self, name: str) -> None:
+    def forward_held(self, name: str) -> None:
         """Forward the held requests; hold no further one."""
-        self._child.ask(do="let_go", name=name)
+        self._child.ask(do="forward_held", name=name)
 
     def heal(self, name: str) -> None:
         """Forward normally again."""

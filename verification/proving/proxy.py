@@ -6,7 +6,7 @@ accepted and stay silent; bytes buffered by the kernels flow on after ``heal``. 
 reset. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new connections
 go to that port of this machine. ``slow``, with ``seconds``: each piece of bytes is forwarded so much later.
 ``hold``, with a ``request`` (regular expression of its first line) and ``bytes``: of the next such request so
-many bytes are forwarded, and the others wait until ``let_go``; ``held`` answers how many requests wait.
+many bytes are forwarded, and the others wait until ``forward_held``; ``held`` answers how many requests wait.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Side(asyncio.Protocol):
         self.set_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self.is_caller and self.route.takes(data):
+        if self.is_caller and self.route.should_hold(data):
             self.forwards = self.route.forwards
             self.route.held.append(self)
         if self.forwards is not None:
@@ -77,7 +77,7 @@ class _Side(asyncio.Protocol):
         if data:
             self._pass_on(data)
 
-    def let_go(self) -> None:
+    def forward_held(self) -> None:
         """Forward what a held request has sent, and all that follows."""
         self.forwards = None
         data, self.waiting = bytes(self.waiting), bytearray()
@@ -170,18 +170,18 @@ class _Route:
         """Hold the next such request once so many of its bytes are forwarded."""
         self._wanted, self.forwards = re.compile(request.encode()), forwards
 
-    def takes(self, data: bytes) -> bool:
+    def should_hold(self, data: bytes) -> bool:
         """Return True once, for data that begin with the request that is to be held."""
         if self._wanted is None or not self._wanted.match(data):
             return False
         self._wanted = None
         return True
 
-    def let_go(self) -> None:
+    def forward_held(self) -> None:
         """Forward the held requests; hold no further one."""
         self._wanted, held, self.held = None, self.held, []
         for side in held:
-            side.let_go()
+            side.forward_held()
 
     async def listen(self) -> None:
         if self._server is None:
@@ -231,8 +231,8 @@ async def main(arguments: list[str]) -> None:
             routes[order["name"]].delay_seconds = order["seconds"]
         elif order["do"] == "hold":
             routes[order["name"]].hold(order["request"], order["bytes"])
-        elif order["do"] == "let_go":
-            routes[order["name"]].let_go()
+        elif order["do"] == "forward_held":
+            routes[order["name"]].forward_held()
         elif order["do"] == "held":
             found = [side for side in routes[order["name"]].held if side.forwards == 0]
             _say({"done": "held", "held": len(found)})

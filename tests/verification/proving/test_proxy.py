@@ -148,7 +148,7 @@ def test_bytes_sent_before_the_target_is_connected_are_passed_on(echo: int) -> N
     assert asyncio.run(converse()) == b"hello"
 
 
-def test_a_request_is_held_in_its_middle_until_it_is_let_go(proxies):
+def test_a_request_is_held_in_its_middle_until_it_is_forwarded(proxies):
     with connect(proxies) as one, connect(proxies) as other:
         proxies.hold("echo", "PUT /a.*part=2", 8)
         assert ask(one, b"PUT /b?part=2") == b"PUT /b?part=2"
@@ -157,7 +157,7 @@ def test_a_request_is_held_in_its_middle_until_it_is_let_go(proxies):
         assert proxies.held("echo") == 1
         one.sendall(b" more")
         assert ask(other, b"PUT /a?part=2") == b"PUT /a?part=2", "one request is held"
-        proxies.let_go("echo")
+        proxies.forward_held("echo")
         assert receive(one, b"art=2 body more")
         assert proxies.held("echo") == 0
         assert ask(one, b"PUT /a?part=2") == b"PUT /a?part=2"
@@ -172,7 +172,7 @@ def test_a_request_is_held_before_its_first_byte(proxies):
         with pytest.raises(TimeoutError):
             one.recv(100)
         one.settimeout(10)
-        proxies.let_go("echo")
+        proxies.forward_held("echo")
         assert receive(one, b"POST /a")
 
 

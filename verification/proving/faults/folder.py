@@ -33,7 +33,7 @@ class FolderFault(Fault):
     bound_seconds, hold_seconds, runs_once = 45.0, 10.0, "all"
 
     def __init__(self) -> None:
-        self._came = False
+        self._moment_reached = False
 
     def skip(self, trial: Trial) -> str:
         if super().skip(trial) or trial.seaweed or trial.pinned is None:
@@ -44,13 +44,13 @@ class FolderFault(Fault):
         trial.feeder.release(OUTPUTS, with_outputs=True)
         pid, folder = _worker(trial), trial.artifact_folder / TEMPORARY
         until = time.monotonic() + _MOMENT_SECONDS
-        while not self._came and time.monotonic() < until:
+        while not self._moment_reached and time.monotonic() < until:
             if not _grows(folder):
                 time.sleep(0.0005)
                 continue
             os.kill(pid, signal.SIGSTOP)  # it stands still for the look
-            self._came = _grows(folder)
-            if not self._came:
+            self._moment_reached = _grows(folder)
+            if not self._moment_reached:
                 os.kill(pid, signal.SIGCONT)
         self.inflict(pid)
 
@@ -68,7 +68,7 @@ class FolderFault(Fault):
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
         moment = f"no output was in the middle of its file within {_MOMENT_SECONDS:.0f} s"
-        return [] if self._came else [moment]
+        return [] if self._moment_reached else [moment]
 
 
 class StopWriter(FolderFault):

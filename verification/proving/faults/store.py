@@ -166,7 +166,7 @@ class AtMoment(StoreFault):
     hold_seconds, jobs_with_files = 10.0, 0
 
     def __init__(self) -> None:
-        self._came = False
+        self._moment_reached = False
 
     def play(self, trial: Trial) -> None:
         assert trial.proxies is not None
@@ -176,18 +176,18 @@ class AtMoment(StoreFault):
         while not (came := trial.proxies.held(ROUTE) > 0) and time.monotonic() < until:
             trial.check()
             time.sleep(0.02)
-        self._came = came
+        self._moment_reached = came
         super().play(trial)
-        trial.proxies.let_go(ROUTE)
+        trial.proxies.forward_held(ROUTE)
 
     def mend(self, trial: Trial) -> None:
         assert trial.proxies is not None
-        trial.proxies.let_go(ROUTE)
+        trial.proxies.forward_held(ROUTE)
         super().mend(trial)
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
         moment = f"no output was {self.moment.when} within {_MOMENT_SECONDS:.0f} s"
-        return [*super().wrongs(trial, affected), *([] if self._came else [moment])]
+        return [*super().wrongs(trial, affected), *([] if self._moment_reached else [moment])]
 
 
 def _at_moments(*faults: type[StoreFault]) -> tuple[type[StoreFault], ...]:
