@@ -211,13 +211,13 @@ class LeaseKeeper:
         with self._lock:
             ours = [held for held in self._held.values() if held.fleet == fleet]
             ending = [held.lease for held in ours if held.ending and not held.returned]
-            # a rebuilt index that does not know these does not get them
-            following = [held.lease for held in ours if held.returned or (held.follows and not held.ending)]
+            # these are renewed, but a rebuilt index that lacks them does not get them back
+            unannounced = [held.lease for held in ours if held.returned or (held.follows and not held.ending)]
             running = [held.lease for held in ours if not (held.ending or held.follows)]
             for held in ours:
                 held.in_renewal_until = math.inf
         try:
-            gone = set(self._leases(fleet).renew(self._worker, running, ending, following))
+            gone = set(self._leases(fleet).renew(self._worker, running, ending, unannounced))
         except LeasingUnavailable as error:
             self._due_at[fleet] = now + min(RETRY_SECONDS, self._renew_seconds)
             log.warning("leases_not_renewed", fleet=fleet, held=len(ours), error=str(error))
@@ -227,21 +227,21 @@ class LeaseKeeper:
                 for held in ours:
                     held.in_renewal_until = self._clock.monotonic()
         self._due_at[fleet] = now + self._renew_seconds
-        return self._confirm(fleet, [*running, *ending], following, gone, now)
+        return self._confirm(fleet, [*running, *ending], unannounced, gone, now)
 
     def _confirm(
-        self, fleet: str, leases: list[Lease], following: list[Lease], gone: set[LeaseRef], now: float
+        self, fleet: str, leases: list[Lease], unannounced: list[Lease], gone: set[LeaseRef], now: float
     ) -> list[LeaseRef]:
         lost = []
-        followed = {lease.ref for lease in following}
+        unannounced_refs = {lease.ref for lease in unannounced}
         with self._lock:
-            for lease in (*leases, *following):
+            for lease in (*leases, *unannounced):
                 held = self._held.get(lease.ref)
                 if held is None:
                     continue
                 if lease.ref not in gone:
                     held.confirmed_at = max(held.confirmed_at, now)
-                elif lease.ref in followed and not (held.follows or held.returned):
+                elif lease.ref in unannounced_refs and not (held.follows or held.returned):
                     self._due_at[fleet] = now  # it began meanwhile: the next step renews it as a lease
                 elif not held.ending:  # its end may have begun during the renewal
                     del self._held[lease.ref]
