@@ -15,7 +15,7 @@ from foundation.database.connections import ConnectionPool
 from gpus.leasing.clock import SharedClock, time_of
 from gpus.leasing.store import RedisFleets
 from gpus.protocol import SystemClock
-from gpus.registry.queries import Layouts, read_index_states
+from gpus.registry.layouts import Layouts, read_index_states
 from jobs.events.announce import Announcer, SelfNotifications
 from jobs.ports import Ports, after_seconds
 from jobs.reports.database_clock import database_time, last_database_time

@@ -27,8 +27,9 @@ from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock, Ticket
+from gpus.registry.layouts import Layouts
 from gpus.registry.processes import IndexGate, IndexGates
-from gpus.registry.queries import Layouts, RegistryCache
+from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from jobs.domain.access import Principal

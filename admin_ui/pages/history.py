@@ -40,7 +40,8 @@ from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT
-from gpus.registry.queries import fleets, read_index_states
+from gpus.registry.layouts import read_index_states
+from gpus.registry.queries import fleets
 from jobs.events.hub import shown_data
 from jobs.models import (
     Attempt,

@@ -1,7 +1,7 @@
 """Heartbeats of the dispatcher's processes, and gates of the indexes that they use.
 
 Heartbeats are compared with the database's clock only. A process may learn of a switch of a fleet's layout
-(`gpus.registry.queries.Layouts`) a second late, so the old index is closed in Redis before the new one opens.
+(`gpus.registry.layouts.Layouts`) a second late, so the old index is closed in Redis before the new one opens.
 `IndexGate` does that for an index of any layout; it touches only keys whose meaning no layout may change:
 `generation`, `rebuild`, `ticking` and `expiry` (`lua/close_generation.lua`, `lua/discard_generation.lua`,
 `lua/signs_of_life.lua` in gpus/leasing).

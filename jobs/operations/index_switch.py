@@ -24,7 +24,7 @@ from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT
 from gpus.registry import processes
 from gpus.registry.audit import record
-from gpus.registry.queries import IndexState, read_index_states
+from gpus.registry.layouts import IndexState, read_index_states
 from jobs.domain.states import LIVE_ATTEMPT_STATES
 from jobs.models import Attempt
 from jobs.ports import Ports

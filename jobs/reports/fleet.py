@@ -15,8 +15,8 @@ from gpus.models import Process, QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry import processes, queries
 from gpus.registry.index_sync import LeasesOf
+from gpus.registry.layouts import IndexState, read_index_states
 from gpus.registry.processes import silent_after
-from gpus.registry.queries import IndexState, read_index_states
 from gpus.reports import Cell, CellState, ServerRow, read_fleet
 from jobs.models import Attempt
 

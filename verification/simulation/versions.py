@@ -8,7 +8,7 @@ from gpus.leasing import keys
 from gpus.leasing.contract import Leases
 from gpus.protocol import FIRST_LAYOUT, Clock
 from gpus.registry.index_sync import LeasesOf
-from gpus.registry.queries import Layouts, read_index_states
+from gpus.registry.layouts import Layouts, read_index_states
 from verification.simulation.database import connection
 from verification.simulation.redis_link import RedisServer
 

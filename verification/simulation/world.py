@@ -24,7 +24,7 @@ from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
 from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf
-from gpus.registry.queries import Layouts
+from gpus.registry.layouts import Layouts
 from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused

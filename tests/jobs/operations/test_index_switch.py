@@ -20,8 +20,8 @@ from gpus.leasing.store import RedisLeases
 from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
 from gpus.registry import processes
+from gpus.registry.layouts import Layouts, read_index_states
 from gpus.registry.processes import IndexGate
-from gpus.registry.queries import Layouts, read_index_states
 from jobs.execution.presence import Presence
 from jobs.execution.switch_readiness import SwitchReadiness
 from jobs.execution.worker_state import ClaimsUnderWay

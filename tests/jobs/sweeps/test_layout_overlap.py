@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from gpus.models import Process
 from gpus.registry import processes
-from gpus.registry.queries import IndexState, Layouts
+from gpus.registry.layouts import IndexState, Layouts
 from jobs.execution.presence import Presence
 from jobs.sweeps import layout_overlap
 from jobs.sweeps.layout_overlap import RECONCILE_EVERY, LayoutOverlapSweeper

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.registry.queries import IndexState, Layouts
+from gpus.registry.layouts import IndexState, Layouts
 from jobs.models import SweepRun
 from jobs.ports import Ports
 from jobs.sweeps import base
