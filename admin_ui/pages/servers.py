@@ -21,6 +21,7 @@ from admin_ui.pages.server import ServerOverview
 from admin_ui.parts.base_pages import ReadOnlyInline
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
 from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge, list_link, model_link
+from admin_ui.parts.own_changes import OwnChanges
 from admin_ui.parts.typed_decorators import column, operation
 from foundation.program import command_line
 from gpus.models import Placement, QuarantinedSlot, Server
@@ -31,16 +32,23 @@ from gpus.registry.registry import remove_server
 from gpus.registry.upload_url import renew_upload_url
 from jobs import ports
 
-_WRITTEN_BY_OTHERS = ("slots", "desired", "boot_id", "healthy", "checked_at", "last_error")
+
+class OwnPlacement(OwnChanges, PlacementForm):
+    """A row of the server's page."""
 
 
 class PlacementsOfServer(TabularInline):  # type: ignore[misc]
     model = Placement
-    form = PlacementForm
+    form = OwnPlacement
     extra = 0
     verbose_name = "model"
     verbose_name_plural = "models on this server"
     hide_title = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Placement]:
+        """Lock the rows that a POST reads, as the page does with the server's."""
+        rows: QuerySet[Placement] = super().get_queryset(request)
+        return rows.select_for_update(no_key=True) if request.method == "POST" else rows
 
 
 class OpenQuarantine(ReadOnlyInline):
@@ -154,11 +162,6 @@ class ServerPages(MachineActions, AddModelServer, ServerOverview):
         still = Count("quarantined", filter=Q(quarantined__freed_at=None))
         rows: QuerySet[Server] = super().get_queryset(request).select_related("pool")
         return rows.annotate(open_quarantine=still).prefetch_related("placements")
-
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if change:  # switches and probes may have written after the row was read
-            obj.refresh_from_db(fields=_WRITTEN_BY_OTHERS, from_queryset=Server.objects.select_for_update())
-        super().save_model(request, obj, form, change)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """A server with a slot in quarantine is not deleted."""

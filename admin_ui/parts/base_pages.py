@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from django.contrib.admin import AdminSite, ShowFacets
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import unquote
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Model, QuerySet
@@ -158,6 +160,16 @@ class OperatorAdmin(AuditedAdmin):
         form = super().get_form(request, obj, change, **kwargs)
         return form if obj is None else type(form.__name__, (OwnChanges, form), {})
 
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Lock the row before a POST reads it: its form saves all columns as they were read."""
+        with transaction.atomic() if request.method == "POST" else nullcontext():
+            if request.method == "POST" and object_id is not None:
+                lock_row(self.get_object(request, unquote(object_id)))
+            response: HttpResponse = super().changeform_view(request, object_id, *args, **kwargs)
+            return response
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return CappedChangeList
 
@@ -169,6 +181,13 @@ class OperatorAdmin(AuditedAdmin):
         """Django's list with the plural as title, in place of "Select … to change"."""
         title = capfirst(str(self.opts.verbose_name_plural))
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
+
+
+def lock_row(row: Model | None) -> None:
+    """Lock a row until the transaction ends; rows that refer to it may still be inserted."""
+    if row is not None:
+        rows = type(row)._base_manager.select_for_update(no_key=True)
+        rows.filter(pk=row.pk).values_list("pk").first()
 
 
 def is_list(request: HttpRequest) -> bool:
