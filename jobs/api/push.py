@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
@@ -83,20 +85,26 @@ class PushResult(JobView):
                 raise too_large(admitted.max_bytes)
         if not isinstance(body, dict):
             raise validation_problem([FieldError("", "wrong_type", "Must be of type object.")])
-        accept_push(job_id, attempt_id, body, size, ports=self.ports)
+        with self._counted_refusals():
+            accept_push(job_id, attempt_id, body, size, ports=self.ports)
         return Response({"accepted": True})
 
     def _admit(self, job_id: str, attempt_id: str) -> Admitted:
         """Check the push before its body is read, which may have megabytes. Raises Problem 404, AttemptOver,
         TooManyPushes."""
-        try:
+        with self._counted_refusals():
             admitted = admit_push(job_id, attempt_id, self.ports)
-        except (AttemptOver, TooManyPushes) as refused:
-            self.ports.push_refusals.count(refused.code)
-            raise
         if admitted is None:
             raise unknown_job()
         return admitted
+
+    @contextmanager
+    def _counted_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except (AttemptOver, TooManyPushes) as refused:
+            self.ports.push_refusals.count(refused.code)
+            raise
 
 
 def _bearer(request: Request) -> str:

@@ -34,6 +34,9 @@ lines can deliver its result."""
 _job = statements.Read(
     lambda: Job.objects.filter(id=value(Job, "id")).values("model", "pool", "max_run_seconds", "state")
 )
+_locked_job = statements.Read(
+    lambda: Job.objects.select_for_update(no_key=True).filter(id=value(Job, "id")).values("state")
+)
 _attempt = statements.Read(
     lambda: Attempt.objects.filter(id=value(Attempt, "id")).values("job_id", "started_at", "finished_at")
 )
@@ -165,7 +168,8 @@ def accept_push(job_id: str, attempt_id: str, body: Mapping[str, Any], size: int
 
     The first final push of an attempt is kept, and before it the latest log lines. Only the worker that runs
     the attempt ends it.
-    size: of the body as sent, bytes.
+    size: of the body as sent, bytes. Raises AttemptOver if the job ended while the body was read: its data
+    may be erased by now.
     """
     now = ports.clock.now()
     kept = dict(body) if is_final(body.get("status")) else _latest_logs(body)
@@ -178,16 +182,17 @@ def accept_push(job_id: str, attempt_id: str, body: Mapping[str, Any], size: int
         pushed_bytes=size,
     )
     with transaction.atomic():
-        is_first = statements.insert(pushed, ignore_conflicts=True)
-    if not is_first:
-        count_push(attempt_id, size, now)
-        _keep_latest(attempt_id, kept)
+        job = _locked_job.first(id=job_id)  # an erasure locks it, too
+        if job is None or job["state"] in FINAL_JOB_STATES:
+            raise AttemptOver
+        if not statements.insert(pushed, ignore_conflicts=True):
+            count_push(attempt_id, size, now)
+            _keep_latest(attempt_id, kept)
     ports.announce([job_id])
 
 
 def _keep_latest(attempt_id: str, body: dict[str, Any]) -> None:
     """Replace the stored push, unless it is final: log lines that arrive late must not replace a result."""
-    with transaction.atomic():
-        stored = PushedResult.objects.select_for_update().filter(attempt_id=attempt_id).first()
-        if stored is not None and not is_final(stored.body.get("status")):
-            PushedResult.objects.filter(attempt_id=attempt_id).update(body=body)
+    stored = PushedResult.objects.select_for_update().filter(attempt_id=attempt_id).first()
+    if stored is not None and not is_final(stored.body.get("status")):
+        PushedResult.objects.filter(attempt_id=attempt_id).update(body=body)

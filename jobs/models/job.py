@@ -399,5 +399,8 @@ class PushedResult(models.Model):
     pushes = models.PositiveIntegerField(default=1, db_default=1)
     pushed_bytes = models.BigIntegerField(default=0, db_default=0)
 
+    class Meta:
+        indexes = [models.Index(name="pushed_by_job", fields=["job_id"])]  # for erasures
+
     def __str__(self) -> str:
         return self.attempt_id

@@ -74,7 +74,8 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
         artifacts = erase_artifacts([job_id], now)
         attempts = list(Attempt.objects.filter(job_id=job_id).values_list("pk", flat=True))
         outputs = erase_outputs(attempts, now)
-        for pushed in PushedResult.objects.filter(attempt_id__in=attempts).iterator(chunk_size=1):
+        # by job: a push may have come for an attempt whose row was never written
+        for pushed in PushedResult.objects.filter(job_id=job_id).iterator(chunk_size=1):
             # the status stays, so that the same push again is still answered as a repeated one
             pushed.body = {"status": pushed.body.get("status")}
             pushed.save(update_fields=["body"])

@@ -11,7 +11,8 @@ from foundation.ids import new_id
 from foundation.secrets import signed
 from gpus.models import ModelConfig
 from jobs import ports
-from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
+from jobs.domain.errors import AttemptOver
+from jobs.execution.pushed_results import PUSH_TOKEN, accept_push, admit_push
 from jobs.models import Attempt, Job, PushedResult
 from jobs.operations.erase import erase_job_data
 from jobs.reports import counters
@@ -109,14 +110,43 @@ def test_a_push_is_erased_with_its_job_and_can_still_be_repeated(
 ) -> None:
     assert push(anonymous, job, attempt, body).status_code == 200
     end(attempt)
-    Job.objects.filter(id=job.id).update(
-        state="completed", live_attempt=None, finished_at=timezone.now(), result={}
-    )
+    complete(job)
     before = push(anonymous, job, attempt, body).status_code
     erase_job_data(job.id, ports=ports.production_ports())
     assert PushedResult.objects.get().body == {"status": body["status"]}
     assert push(anonymous, job, attempt, body).status_code == before
     assert "secret" not in str(PushedResult.objects.get().body)
+
+
+def complete(job: Job) -> None:
+    Job.objects.filter(id=job.id).update(
+        state="completed", live_attempt=None, finished_at=timezone.now(), result={}
+    )
+
+
+def test_a_push_without_its_attempts_row_is_erased_with_its_job(anonymous: APIClient, job: Job) -> None:
+    body = {"status": "success", "result": "secret"}
+    assert push(anonymous, job, new_id(), body).status_code == 200
+    complete(job)
+    erase_job_data(job.id, ports=ports.production_ports())
+    assert PushedResult.objects.get().body == {"status": "success"}
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("earlier", [[], [{**GOES_ON, "logs": "early"}]], ids=["first", "later"])
+@pytest.mark.parametrize("body", [{**GOES_ON, "logs": "secret"}, {"status": "success", "result": "secret"}])
+def test_a_push_whose_body_ends_after_the_erasure_of_its_job_is_not_stored(
+    anonymous: APIClient, job: Job, attempt: str, earlier: list[dict[str, Any]], body: dict[str, Any]
+) -> None:
+    for one in earlier:
+        assert push(anonymous, job, attempt, one).status_code == 200
+    assert admit_push(job.id, attempt, ports.production_ports()) is not None
+    end(attempt)
+    complete(job)
+    erase_job_data(job.id, ports=ports.production_ports())
+    with pytest.raises(AttemptOver):
+        accept_push(job.id, attempt, body, 100, ports=ports.production_ports())
+    assert [row.body for row in PushedResult.objects.all()] == [GOES_ON for _ in earlier]
 
 
 def test_a_token_without_an_attempt_is_valid_until_the_job_ends(anonymous: APIClient, job: Job) -> None:

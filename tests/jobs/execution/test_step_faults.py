@@ -17,6 +17,7 @@ from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.transitions import Ended
 from tests.jobs.execution.run_bench import ASYNC, Bench, ScriptedRunner
+from tests.support.factories import make_job
 from tests.support.fakes import AbsentLeases, make_ports
 
 
@@ -183,8 +184,9 @@ def test_a_pushed_progress_does_not_hide_the_pushed_result():
     from jobs.models import PushedResult
 
     ports = make_ports()
-    accept_push("j", "A" * 26, {"status": "processing", "progress": 0.5}, 40, ports=ports)
-    accept_push("j", "A" * 26, {"status": "success", "result": 1}, 34, ports=ports)
+    job = make_job("m")
+    accept_push(job.id, "A" * 26, {"status": "processing", "progress": 0.5}, 40, ports=ports)
+    accept_push(job.id, "A" * 26, {"status": "success", "result": 1}, 34, ports=ports)
     assert PushedResult.objects.get().body["status"] == "success"
 
 
