@@ -137,18 +137,18 @@ class Claims:
                     if lease is None:
                         self.uncertain.mark_not_granted(attempt_id, self._ports.clock.monotonic())
                     else:
-                        self._return_unrun_lease(leases, lease)
+                        self._return_unrun_lease(leases, lease, self.uncertain.rest_seconds(attempt_id))
                         self.uncertain.mark_returned(attempt_id)
             except LeasingUnavailable:
                 continue
 
-    def _return_unrun_lease(self, leases: Leases, lease: Lease) -> None:
+    def _return_unrun_lease(self, leases: Leases, lease: Lease, rest_seconds: float | None) -> None:
         """Return a lease without a run: free its slot, and put the ticket back in its place.
 
         Raises LeasingUnavailable.
         """
         mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
-        leases.release(lease.ref, mode, worker=self._process.name, gpu_seconds=0.0)
+        leases.release(lease.ref, mode, worker=self._process.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
         if not lease.adopted:
             follow_ups.push_waiting(lease.job_id, self._ports)
 
@@ -347,7 +347,7 @@ class Claims:
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
             if not lease.adopted:
-                self.uncertain.add(lease.attempt_id, fleet_name)
+                self.uncertain.add(lease.attempt_id, fleet_name, rest_seconds)
         if push:
             follow_ups.push_waiting(lease.job_id, self._ports)
 
@@ -379,12 +379,15 @@ class UncertainClaims:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fleets: dict[str, str] = {}  # by attempt, the oldest first
+        self._rest_seconds: dict[str, float] = {}
         self._not_granted_since: dict[str, float] = {}
 
-    def add(self, attempt_id: str, fleet_name: str) -> None:
-        """Note a claim whose lease is to be returned, if Redis has it."""
+    def add(self, attempt_id: str, fleet_name: str, rest_seconds: float | None = None) -> None:
+        """Note a claim whose lease is to be returned, if Redis has it. rest_seconds: of its server then."""
         with self._lock:
             self._fleets[attempt_id] = fleet_name
+            if rest_seconds is not None:
+                self._rest_seconds[attempt_id] = rest_seconds
             if len(self._fleets) > MAX_UNCERTAIN:
                 self._forget(next(iter(self._fleets)))
 
@@ -395,6 +398,11 @@ class UncertainClaims:
             for attempt_id, fleet_name in self._fleets.items():
                 found.setdefault(fleet_name, []).append(attempt_id)
         return found
+
+    def rest_seconds(self, attempt_id: str) -> float | None:
+        """Return how long the server rests after the return of this claim's lease."""
+        with self._lock:
+            return self._rest_seconds.get(attempt_id)
 
     def mark_not_granted(self, attempt_id: str, now: float) -> None:
         """Note that Redis holds no lease for this claim at `now` (monotonic seconds)."""
@@ -409,4 +417,5 @@ class UncertainClaims:
 
     def _forget(self, attempt_id: str) -> None:
         self._fleets.pop(attempt_id, None)
+        self._rest_seconds.pop(attempt_id, None)
         self._not_granted_since.pop(attempt_id, None)

@@ -171,6 +171,30 @@ def test_a_lease_that_could_not_be_returned_in_an_outage_is_returned_after_it(sh
     assert (state(job), Attempt.objects.count()) == (JobState.COMPLETED, 1)
 
 
+def test_a_server_that_broke_a_claim_rests_after_an_outage_of_redis_too(shop, monkeypatch):
+    def away(real, *given, **named):
+        raise LeasingUnavailable("Redis does not answer")
+
+    def broken(*_):
+        opened.append(1)
+        raise ZeroDivisionError
+
+    opened: list[int] = []
+    hands = by_hand(shop)
+    hands.submit()
+    monkeypatch.setattr(RegistryCache, "endpoint_for", broken)
+    hands.leases.instead["release"] = away
+    hands.worker.work("m")
+    del hands.leases.instead["release"]
+    hands.worker.watch()
+    assert hands.waiting() == 1
+    hands.worker.work("m")
+    assert len(opened) == 1, "the server is claimable at once"
+    hands.clock.move(60.0)
+    hands.worker.work("m")
+    assert len(opened) == 2
+
+
 def test_a_claim_that_raises_does_not_empty_the_queue(shop, monkeypatch):
     """Another server of the pool would break the next one: a secret that no key opens is seldom alone."""
     hands = by_hand(shop)
