@@ -8,6 +8,7 @@ nodes, of sub-runs, of choices and of the run's output. Rows, times, states and 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -71,7 +72,7 @@ def erase_run_data(
     remove_erased(artifacts, ports.artifact_store, now)
     left = jobs_at_once
     for run in reversed(found):
-        left -= erase_jobs(run, ports, left)
+        left -= erase_jobs(run, ports, left).done
         if left <= 0:
             break
     return Run.objects.select_related("version__workflow").get(id=run_id)
@@ -89,23 +90,35 @@ def _refuse_sub_run(run: Run) -> None:
         )
 
 
-def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> int:
-    """Erase the data of the next jobs of a run whose own rows were erased. Return how many they were."""
+@dataclass(frozen=True, slots=True)
+class ErasedJobs:
+    """done: jobs whose data was erased. fault: why files can't be erased in this process, or ""."""
+
+    done: int
+    fault: str = ""
+
+
+def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> ErasedJobs:
+    """Erase the data of the next jobs of a run whose own rows were erased. A later call continues after a
+    dead letter that was retried, and after a fault."""
     nodes = Node.objects.filter(run=run, id__gt=run.erased_up_to or "").exclude(job_id=None).order_by("id")
     some = list(nodes.values_list("id", "job_id")[:most])
-    done = 0
+    done, fault = 0, ""
     for node_id, job_id in some:
         with suppress(Job.DoesNotExist):
             try:
                 erase_job_data(job_id or "", ports=ports, with_follower=True)
-            except (JobNotOver, ArtifactStoreOfOneHost, ArtifactStoreUnavailable):
-                break  # a dead letter was retried, or the files may be on another host: a later call goes on
+            except JobNotOver:
+                break
+            except (ArtifactStoreOfOneHost, ArtifactStoreUnavailable) as error:
+                fault = str(error)
+                break
         done += 1
         run.erased_up_to = node_id
     if done == len(some) < most:
         run.erased_at = ports.clock.now()
     Run.objects.filter(id=run.id).update(erased_up_to=run.erased_up_to, erased_at=run.erased_at)
-    return done
+    return ErasedJobs(done, fault)
 
 
 def _erase_artifacts(run: Run, now: datetime, jobs_at_once: int) -> list[str]:

@@ -28,6 +28,7 @@ from workflows.domain.plan import NodeKind
 from workflows.execution import writes
 from workflows.models import Node, Run, Wait
 from workflows.signals import USE_BYTES, send_signal
+from workflows.sweeps.erasing_runs import ErasingRunsSweep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NODES = {"nodes": {"a": model(payload={"film": {"$ref": "inputs.film"}})}}
@@ -266,13 +267,29 @@ def test_an_erasure_stops_while_the_files_may_be_on_another_host_and_goes_on(the
     run = erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=1)
     done, now = run.erased_up_to, theatre.ports.clock.now()
     process = Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
-    assert erasing.erase_jobs(run, theatre.ports) == 0
+    assert erasing.erase_jobs(run, theatre.ports).done == 0
+    assert "s3://BUCKET" in " ".join(ErasingRunsSweep()(theatre.ports).notes)
     run.refresh_from_db()
     assert (run.erased_up_to, run.erased_at) == (done, None)
     process.delete()
-    assert erasing.erase_jobs(run, theatre.ports) == 2
+    assert erasing.erase_jobs(run, theatre.ports) == erasing.ErasedJobs(2)
     run.refresh_from_db()
     assert run.erased_at is not None
+
+
+def test_an_erasure_that_waits_for_the_folder_of_the_database_says_so(
+    theatre: Theatre, settings: Any
+) -> None:
+    film = make_artifact(theatre)
+    make_artifact(theatre, b"another")
+    run = theatre.to_end(theatre.start(NODES, {"film": ref(film.pk)}))
+    erasing.erase_run_data(run.id, ports=theatre.ports, jobs_at_once=0)
+    own, settings.ARTIFACT_FOLDER = settings.ARTIFACT_FOLDER, settings.ARTIFACT_FOLDER.with_name("other")
+    count = ErasingRunsSweep()(theatre.ports)
+    assert (count.repaired, "is the store on another host" in " ".join(count.notes)) == (0, True)
+    settings.ARTIFACT_FOLDER = own
+    count = ErasingRunsSweep()(theatre.ports)
+    assert (count.repaired, count.notes) == (1, ())
 
 
 def test_a_foreign_artifact_in_inputs_is_not_kept(theatre: Theatre) -> None:

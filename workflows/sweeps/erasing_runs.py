@@ -36,14 +36,16 @@ class ErasingRunsSweep:
 
     def __call__(self, ports: Ports, *, jobs_at_once: int = JOBS_AT_ONCE) -> SweepCount:
         """looked: runs. repaired: jobs whose data was erased."""
-        erased = 0
+        erased, fault = 0, ""
 
         def erase(run: Run) -> bool:
-            nonlocal erased
-            erased += erase_jobs(run, ports, jobs_at_once)
+            nonlocal erased, fault
+            found = erase_jobs(run, ports, jobs_at_once)
+            erased, fault = erased + found.done, found.fault or fault
             return True
 
         runs = list(_erasing().filter(id__gt=self._after).order_by("id")[: self._max_runs])
         self._after = runs[-1].id if len(runs) == self._max_runs else ""
         count = sweep_rows("erasing_runs", runs, erase)
-        return SweepCount(count.looked, erased, count.failed, count.notes)
+        notes = (f"store: {fault}",) if fault else ()
+        return SweepCount(count.looked, erased, count.failed, (*count.notes, *notes))
