@@ -18,6 +18,8 @@ from artifacts.keys import ObjectKey
 
 CHUNK_BYTES = 1024 * 1024
 """Size of the pieces in which bytes pass through a process."""
+MAX_PARTS = 10_000
+"""Of an upload: S3's limit."""
 MAX_SIGNED_SECONDS = 7 * 86_400.0
 """The longest life of a signed request: S3's limit."""
 
@@ -164,6 +166,13 @@ def is_blocked(found: StoredObject) -> bool:
 
 def number_of_parts(size: int, part_bytes: int) -> int:
     return max(1, -(-size // part_bytes))
+
+
+def bounded_part_bytes(size: int, least: int) -> int:
+    """Return the size of the parts of an object of `size` bytes: `least`, or more in whole MiB if these were
+    more than MAX_PARTS."""
+    of_most = -(-size // MAX_PARTS)
+    return least if of_most <= least else -(-of_most // CHUNK_BYTES) * CHUNK_BYTES
 
 
 def size_of_part(size: int, part_bytes: int, number: int) -> int:

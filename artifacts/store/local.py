@@ -6,6 +6,7 @@
     store.id                         which store it is (`identity`)
     a/<tenant>/<2 digits>/<sha256>   objects
     parts/<upload>/key               key of the object of an unfinished upload in parts
+    parts/<upload>/<n>.size          size of its parts
     tmp/<random>                     files that are being written
 
 The parts of an upload are in one file (`parts`). They are files of their own, `parts/<upload>/<n>`, which
@@ -35,19 +36,29 @@ from artifacts.store.contract import (
     StoreUnavailable,
     UploadInParts,
     WrongBytes,
+    bounded_part_bytes,
     is_blocked,
     number_of_parts,
 )
 from artifacts.store.folder import OBJECTS, TEMPORARY, Folder, place_of
 from artifacts.store.identity import MARKER, AnotherFolder, FolderIdentity, StoreRecord
 from artifacts.store.names import served_type
-from artifacts.store.parts import BYTES, PartReceiver, has_one_file, make_file, publish, stored_parts
+from artifacts.store.parts import (
+    BYTES,
+    PART_BYTES,
+    PartReceiver,
+    has_one_file,
+    make_file,
+    name_of_size,
+    publish,
+    size_of_parts,
+    stored_parts,
+)
 from artifacts.store.receiver import Incoming, Receiver, no_room
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
 
 PARTS = "parts"
-PART_BYTES = 64 * 1024 * 1024
 _UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
 _TENANT = re.compile(r"[1-9][0-9]{0,18}\Z")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}\Z")
@@ -59,7 +70,7 @@ class LocalStore:
     root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
     for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
     file system that all hosts see. record: what the database knows of its folder: nothing is written,
-    removed or listed in another one; None: any folder. part_bytes: of an upload in parts.
+    removed or listed in another one; None: any folder. part_bytes: of new uploads in parts, at least.
     """
 
     max_put_bytes: int | None = None
@@ -181,7 +192,7 @@ class LocalStore:
         names = self._folder.names(place)
         if has_one_file(names):
             return PartReceiver(
-                self._folder, place, number, size, part_bytes=self.part_bytes, reserve_bytes=reserve
+                self._folder, place, number, size, part_bytes=size_of_parts(names), reserve_bytes=reserve
             )
         return Receiver(self._folder, (*place, str(number)), size, None, make=False, reserve_bytes=reserve)
 
@@ -224,12 +235,15 @@ class LocalStore:
         self.require_own(may_begin=True)
         self._require_room(size)
         upload = new_id(self.now().timestamp())
+        part_bytes = bounded_part_bytes(size, self.part_bytes)
         if not self.is_shared:
             make_file(self._folder, (PARTS, upload), size)
+        with Receiver(self._folder, (PARTS, upload, name_of_size(part_bytes)), 0, None) as receiver:
+            receiver.finish()
         with Receiver(self._folder, (PARTS, upload, "key"), len(str(key)), None) as receiver:
             receiver.add(str(key).encode())
             receiver.finish()
-        return UploadInParts(upload, self.part_bytes, number_of_parts(size, self.part_bytes))
+        return UploadInParts(upload, part_bytes, number_of_parts(size, part_bytes))
 
     def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
         self._require_upload(key, upload)
@@ -239,7 +253,8 @@ class LocalStore:
             if stored and self.find(key) is None:  # the file became the object, which was removed
                 raise NoSuchObject("There is no such upload.")
             stored = stored or frozenset(int(name) for name in names if _NUMBER.match(name))
-        return UploadInParts(upload, self.part_bytes, number_of_parts(size, self.part_bytes), stored)
+        part_bytes = size_of_parts(names)
+        return UploadInParts(upload, part_bytes, number_of_parts(size, part_bytes), stored)
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
         self.require_own()
@@ -269,7 +284,7 @@ class LocalStore:
             publish(self._folder, (PARTS, upload), key.sha256, place_of(key))
             return
         with self.receive(key, size) as receiver:
-            for number in range(1, number_of_parts(size, self.part_bytes) + 1):
+            for number in range(1, number_of_parts(size, size_of_parts(names)) + 1):
                 for chunk in _chunks(self._folder.open((PARTS, upload, str(number))), 0):
                     receiver.add(chunk)
             receiver.finish()

@@ -4,6 +4,7 @@ object.
 ::
 
     parts/<upload>/bytes        the file, as long as the object
+    parts/<upload>/<n>.size     an empty file: each part but the last one has n bytes
     parts/<upload>/<n>.open     part n is being received: by the request that holds this file's lock
     parts/<upload>/<n>.stored   all bytes of part n are on the disk; the same file, renamed
 
@@ -25,6 +26,8 @@ from artifacts.store.folder import Folder, Place
 from artifacts.store.receiver import Incoming, begin_writeback, wrong_hash
 
 BYTES = "bytes"
+PART_BYTES = 64 * 1024 * 1024
+_PART_BYTES = re.compile(r"([1-9][0-9]{0,18})\.size\Z")
 _STORED = re.compile(r"([1-9][0-9]{0,8})\.stored\Z")
 
 
@@ -43,6 +46,17 @@ def make_file(folder: Folder, upload: Place, size: int) -> None:
     finally:
         os.close(descriptor)
         folder.discard(name)
+
+
+def name_of_size(part_bytes: int) -> str:
+    """Return the name of the file that says how large the parts of an upload are."""
+    return f"{part_bytes}.size"
+
+
+def size_of_parts(names: Iterable[str]) -> int:
+    """Return how large the parts of an upload are by the names in its folder; of one that an earlier version
+    began, 64 MiB."""
+    return next((int(found[1]) for name in names if (found := _PART_BYTES.match(name))), PART_BYTES)
 
 
 def stored_parts(names: Iterable[str]) -> frozenset[int]:

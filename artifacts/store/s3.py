@@ -31,6 +31,7 @@ from artifacts.store.contract import (
     StoreUnavailable,
     UploadInParts,
     WrongBytes,
+    bounded_part_bytes,
     is_blocked,
     number_of_parts,
     size_of_part,
@@ -41,8 +42,7 @@ from artifacts.store.place import S3Place
 MAX_OBJECT_BYTES = 5 * 1024**4
 MAX_PUT_BYTES = 5 * 1024**3
 MIN_PART_BYTES = 5 * 1024**2
-MAX_PARTS = 10_000
-"""Limits of S3. A part has 5 MiB or more, except for the last one."""
+"""Limits of S3, beside MAX_PARTS. A part has 5 MiB or more, except for the last one."""
 PART_BYTES = 64 * 1024 * 1024
 PART_AGAIN_BYTES = 8 * 1024 * 1024
 """Size of the parts in which the dispatcher itself writes: one is in memory or in a file at a time. Parts of
@@ -275,7 +275,7 @@ class S3Store:
 
     def _join(self, named: Mapping[str, str], size: int) -> None:
         found = self._stored_parts(named, size)
-        parts = number_of_parts(size, _part_bytes(size, self.part_bytes))
+        parts = number_of_parts(size, bounded_part_bytes(size, self.part_bytes))
         missing = sorted(set(range(1, parts + 1)) - found.keys())
         if missing:
             raise NoSuchObject(f"{len(missing)} of {parts} parts are missing, the first is {missing[0]}.")
@@ -316,7 +316,7 @@ class S3Store:
             upload = client.create_multipart_upload(**named)["UploadId"]
         done = []
         try:
-            part_bytes = _part_bytes(size, self.part_bytes)
+            part_bytes = bounded_part_bytes(size, self.part_bytes)
             for number, first in enumerate(range(0, size, part_bytes), 1):
                 last = min(first + part_bytes, size) - 1
                 with _source_errors():
@@ -495,21 +495,14 @@ def _new_client(endpoint: str, region: str) -> Any:
     )
 
 
-def _part_bytes(size: int, least: int) -> int:
-    """Return the size of the parts of an object of `size` bytes: as small as S3 takes them, but `least` or
-    more, in whole MiB beyond that."""
-    of_most = -(-size // MAX_PARTS)
-    return least if of_most <= least else -(-of_most // CHUNK_BYTES) * CHUNK_BYTES
-
-
 def _in_parts(upload: str, size: int, least: int, stored: frozenset[int] = frozenset()) -> UploadInParts:
-    part_bytes = _part_bytes(size, least)
+    part_bytes = bounded_part_bytes(size, least)
     return UploadInParts(upload, part_bytes, number_of_parts(size, part_bytes), stored)
 
 
 def _complete_ones(parts: Iterable[Mapping[str, Any]], size: int, least: int) -> dict[int, str]:
     """Return the tags of the parts that have the size of their number in an object of `size` bytes."""
-    found, part_bytes = {}, _part_bytes(size, least)
+    found, part_bytes = {}, bounded_part_bytes(size, least)
     for part in parts:
         with suppress(ValueError):  # no such number
             if part["Size"] == size_of_part(size, part_bytes, part["PartNumber"]):
@@ -536,7 +529,7 @@ def _collect(chunks: Iterable[bytes], size: int, kept: Any, sha256: str) -> None
 def _parts(chunks: Iterable[bytes], size: int, digest: Any, least: int) -> Iterator[bytes]:
     """Yield the bytes in parts of `least` bytes, or more of a very large object. Raises WrongBytes for
     another size than `size`."""
-    waiting, received, part_bytes = bytearray(), 0, _part_bytes(size, least)
+    waiting, received, part_bytes = bytearray(), 0, bounded_part_bytes(size, least)
     for chunk in chunks:
         received += len(chunk)
         if received > size:

@@ -84,7 +84,7 @@ def complete(store: LocalStore, upload: UploadInParts) -> None:
 
 def test_the_file_of_the_parts_becomes_the_object_without_a_copy(store: LocalStore) -> None:
     upload = begun(store, 3, 1, 2)
-    names = ["1.stored", "2.stored", "3.stored", "bytes", "key"]
+    names = ["1.stored", "100.size", "2.stored", "3.stored", "bytes", "key"]
     assert files(store) == [f"parts/{upload.upload}/{name}" for name in names]
     inode = (store.root / "parts" / upload.upload / "bytes").stat().st_ino
     complete(store, upload)
@@ -245,6 +245,40 @@ def test_a_part_does_not_reach_beyond_its_place(store: LocalStore, number: int, 
     assert stored(store, upload) == set()
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_an_upload_keeps_the_size_of_its_parts_when_the_setting_changes(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    sizes = {}
+    for part_bytes in (100, 50, 200):
+        changed = LocalStore(
+            tmp_path, "http://x", lambda: datetime.now(UTC), is_shared=is_shared, part_bytes=part_bytes
+        )
+        if not sizes:
+            upload = begun(changed, 1)
+        found = changed.find_parts(KEY, upload.upload, len(DATA))
+        sizes[part_bytes] = (found.part_bytes, found.parts, set(found.stored))
+        if part_bytes == 50:
+            put(changed, upload, 2, 3)
+    assert sizes == {100: (100, 3, {1}), 50: (100, 3, {1}), 200: (100, 3, {1, 2, 3})}
+    complete(changed, upload)
+
+
+def test_the_parts_of_an_earlier_versions_upload_have_its_size(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, "http://x", lambda: datetime.now(UTC), part_bytes=100)
+    upload = begun(store)
+    (tmp_path / "parts" / upload.upload / "100.size").unlink()
+    assert store.find_parts(KEY, upload.upload, len(DATA)).part_bytes == 64 * 1024**2
+
+
+def test_the_number_of_parts_is_bounded(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, "http://x", lambda: datetime.now(UTC), part_bytes=100)
+    for size, parts, part_bytes in ((1_000_000, 10_000, 100), (1_000_001, 1, 1024**2)):
+        upload = store.begin_parts(KEY, size)
+        assert (upload.parts, upload.part_bytes) == (parts, part_bytes)
+        assert store.find_parts(KEY, upload.upload, size) == upload
+
+
 # -- interruptions ------------------------------------------------------------------------------------
 
 
@@ -254,7 +288,7 @@ def test_an_interrupted_part_is_not_stored(store: LocalStore) -> None:
         receiver.add(DATA[:99])
         with pytest.raises(WrongBytes):
             receiver.finish()
-    assert files(store) == [f"parts/{upload.upload}/{name}" for name in ("2.stored", "bytes", "key")]
+    assert files(store) == [f"parts/{upload.upload}/{name}" for name in ("100.size", "2.stored", "bytes", "key")]
     put(store, upload, 1, 3)
     complete(store, upload)
 
@@ -406,7 +440,7 @@ def test_an_upload_that_an_earlier_version_began_is_continued_and_completed(stor
     upload = begun(earlier, 1)
     put(store, upload, 2)
     put(earlier, upload, 3)
-    assert files(store) == [f"parts/{upload.upload}/{name}" for name in ("1", "2", "3", "key")]
+    assert files(store) == [f"parts/{upload.upload}/{name}" for name in ("1", "100.size", "2", "3", "key")]
     assert stored(store, upload) == {1, 2, 3}
     complete(store, upload)
     assert files(store) == [OBJECT]

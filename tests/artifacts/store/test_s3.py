@@ -14,7 +14,7 @@ pytest.importorskip("boto3", reason="the extra [s3] is not installed")
 from botocore.stub import Stubber
 
 from artifacts.keys import ObjectKey
-from artifacts.store import s3
+from artifacts.store import contract, s3
 from artifacts.store.contract import StoreUnavailable
 from artifacts.store.place import S3Place
 from artifacts.store.s3 import S3Store
@@ -83,7 +83,7 @@ def test_a_full_disk_for_temporary_files_is_named(
 def test_an_object_has_as_many_parts_as_s3_takes(store: S3Store, answers: Stubber, size: int) -> None:
     answers.add_response("create_multipart_upload", {"UploadId": "u"})
     found = store.begin_parts(KEY, size)
-    assert found.parts <= s3.MAX_PARTS
+    assert found.parts <= contract.MAX_PARTS
     assert 5 * 1024**2 <= found.part_bytes <= s3.MAX_PUT_BYTES
     assert (found.parts - 1) * found.part_bytes < size <= found.parts * found.part_bytes
     assert (found.part_bytes > s3.PART_BYTES) == (size > 625 * 1024**3)
@@ -94,6 +94,6 @@ def test_what_the_dispatcher_writes_itself_has_no_more_parts_either(
     monkeypatch: pytest.MonkeyPatch, size: int, expected: list[int]
 ) -> None:
     for name, value in (("MAX_PARTS", 10), ("CHUNK_BYTES", 1)):
-        monkeypatch.setattr(s3, name, value)
+        monkeypatch.setattr(contract, name, value)
     chunks = [b"x" * 7] * (size // 7) + [b"x" * (size % 7)]
     assert [len(part) for part in s3._parts(chunks, size, hashlib.sha256(), 8)] == expected
