@@ -13,6 +13,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from artifacts.store.configured import make_store
 from artifacts.store.contract import StoreError
 from artifacts.store.identity import AnotherFolder
+from artifacts.store.local import LocalStore
 from artifacts.store.place import S3Place, read_place
 from artifacts.store.s3 import MAX_OBJECT_BYTES, MAX_PUT_BYTES, MIN_PART_BYTES, NoBoto, require_boto
 
@@ -22,8 +23,9 @@ def check_folder(app_configs: Any, databases: Sequence[str] | None = None, **_: 
     if not databases or isinstance(read_place(settings.DISPATCHER.artifact_store), S3Place):
         return []
     store = make_store(lambda: datetime.now(UTC))
+    assert isinstance(store, LocalStore)
     try:
-        store.require_own()
+        store.look()
     except AnotherFolder as error:
         hint = "`doctor` says how to declare the right folder. Several hosts need s3://BUCKET."
         return [Warning(f"DISPATCHER_ARTIFACT_STORE: {error}", hint=hint, id="artifacts.W003")]

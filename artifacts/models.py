@@ -168,7 +168,9 @@ class StoreFolder(models.Model):
     folder = models.CharField(max_length=26)
 
     class Meta:
-        constraints = [models.CheckConstraint(name="one_store_folder", condition=Q(id=1))]
+        constraints = [
+            models.CheckConstraint(name="one_store_folder", condition=Q(id=1) & ~Q(folder="")),
+        ]
 
     def __str__(self) -> str:
         return self.folder

@@ -137,8 +137,10 @@ def _was_erased(row: Artifact, now: datetime) -> bool:
 
 
 def _is_left_over(found: StoredObject, row: Artifact) -> bool:
-    """Return True if the object is older than its new row, and no run has saved it. Who only knows its hash
-    must not get it: earlier versions gave new tenants ids of those that a restored database does not know."""
+    """Return True if the object was stored before its new row was made, and no run has saved it.
+
+    It may be of a former tenant with the same id: after the restore of an older database, earlier versions
+    gave such ids again. A client that knows only the hash must not get those bytes."""
     if found.stored_at > row.created_at - _CLOCKS_DIFFER:
         return False  # uploaded under this row
     return not RunUpload.objects.filter(tenant_id=row.tenant_id, sha256=row.sha256).exists()

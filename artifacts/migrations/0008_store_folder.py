@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
                 ('folder', models.CharField(max_length=26)),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_store_folder')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1), models.Q(('folder', ''), _negated=True)), name='one_store_folder')],
             },
         ),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -104,9 +105,7 @@ class Folder:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                if _is_plain(name, root):
-                    raise ObjectExists("The file is there.") from None
-                os.rename(temporary, name, src_dir_fd=before, dst_dir_fd=root)
+                _copy_once(temporary, before, name, root)
             os.fsync(root)
 
     def move(self, source: Place, place: Place, descriptor: int) -> None:
@@ -166,12 +165,17 @@ class Folder:
         with _store_errors(), self._folder(place) as folder:
             return os.fstat(folder).st_mtime
 
-    def free_bytes(self, file: int | None = None) -> int:
-        """Return the bytes that the file system still takes. file: descriptor of an open file of the store,
-        which is asked in one call."""
+    def existing(self) -> Path:
+        """Return the root, or the nearest folder above it that exists."""
         with _store_errors():
-            if file is not None:
-                found = os.fstatvfs(file)
+            return next(path for path in (self.root, *self.root.absolute().parents) if path.exists())
+
+    def free_bytes(self, at: int | Path | None = None) -> int:
+        """Return the bytes that the file system still takes. at: descriptor of an open file of the store, or
+        a folder, which is asked in one call; None: the root, which is made."""
+        with _store_errors():
+            if at is not None:
+                found = os.statvfs(at)
             else:
                 with self._folder((), make=True) as folder:
                     found = os.fstatvfs(folder)
@@ -202,6 +206,26 @@ def _is_plain(name: str, folder: int) -> bool:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
+
+
+def _copy_once(source: str, source_folder: int, name: str, folder: int) -> None:
+    """Copy a file to a new one, whose bytes others may see before it is complete. Raises ObjectExists if the
+    name is taken."""
+    try:
+        descriptor = os.open(name, _NEW, 0o600, dir_fd=folder)
+    except FileExistsError:
+        raise ObjectExists("The file is there.") from None
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as copy,
+            os.fdopen(os.open(source, _READ, dir_fd=source_folder), "rb") as file,
+        ):
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except OSError:
+        os.unlink(name, dir_fd=folder)
+        raise
 
 
 def _plain(descriptor: int) -> int:

@@ -7,7 +7,8 @@ mounted, does not take its own folder for the store (docs/reference/artifacts.md
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -17,8 +18,12 @@ from artifacts.store.folder import Folder, place_of
 from foundation.ids import ID_LENGTH, is_id, new_id
 
 MARKER = "store.id"
-LOOKED_AT = 50
-"""Newest objects of which one must be in a folder without the file, made by an earlier version."""
+NEWEST_CHECKED = 50
+"""Number of the newest objects. A folder is adopted if it has one of them."""
+REFUSAL_SECONDS = 1.0
+"""How long a refusal is repeated without a query, while the file `store.id` stays as it is."""
+_WRITE_SECONDS = 1.0
+"""How long another process may take to write the file on a file system without hard links."""
 
 
 class StoreRecord(Protocol):
@@ -35,53 +40,83 @@ class StoreRecord(Protocol):
 
 
 class AnotherFolder(StoreUnavailable):
-    """The folder is not the store of the database. database_id: the id that the folder should have; empty:
-    the database knows none."""
-
-    def __init__(self, text: str, database_id: str) -> None:
-        super().__init__(text)
-        self.database_id = database_id
+    """The folder is not the store of the database."""
 
 
 class FolderIdentity:
-    """The file `store.id` of a folder, compared with the record of the database."""
+    """The file `store.id` of a folder, compared with the record of the database. Thread-safe."""
 
-    def __init__(self, folder: Folder, record: StoreRecord) -> None:
-        self._folder, self._record = folder, record
+    def __init__(
+        self, folder: Folder, record: StoreRecord, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._record, self._monotonic = folder, record, monotonic
         self._known = ""
+        self._refusal: tuple[str, float, str] | None = None
+        """Id in the folder, end and text of the last refusal."""
 
     def require(self, *, may_begin: bool = False) -> None:
-        """Raise AnotherFolder unless the folder is the database's. may_begin: a folder becomes that of a
-        database that knows no objects."""
+        """Raise AnotherFolder unless the folder is the database's. A folder is adopted while the database
+        knows none: one with a newest object, or, with may_begin, any one if the database knows no object."""
         found = self._read()
         if found and found == self._known:
             return
-        self._known = self._record.read()
-        if self._known:
-            self._compare(found)
-        elif found or self._has_objects():
-            self._adopt(found)
-        elif may_begin:
-            self._adopt(self._make())
+        refusal = self._refusal
+        if refusal is not None and refusal[0] == found and self._monotonic() < refusal[1]:
+            raise AnotherFolder(refusal[2])
+        try:
+            stored = self._record.read()
+            if not stored and (self._has_objects() or may_begin):
+                stored = self._adopt()
+            if stored:
+                self._compare(stored)
+        except AnotherFolder as error:
+            self._refusal = found, self._monotonic() + REFUSAL_SECONDS, str(error)
+            raise
+        self._known = stored
 
-    def _compare(self, found: str) -> None:
+    def look(self) -> None:
+        """Raise AnotherFolder if a write would be refused. Changes nothing."""
+        stored = self._record.read()
+        if stored:
+            self._compare(stored)
+        else:
+            self._has_objects()
+            if not self._read() and MARKER in self._folder.names(()):
+                raise _invalid()
+
+    def declare(self) -> None:
+        """Make the folder the database's, whatever is in it."""
+        stored = self._record.write(self._read() or new_id())
+        if self._read() != stored:
+            self._write_file(stored, lambda name: self._folder.publish(name, (MARKER,)))
+
+    def _compare(self, stored: str) -> None:
+        # the file is read after the row: the process that adopts a folder writes the file before the row
+        found = self._read()
         if not found:
-            raise self._not_mounted()
-        if found != self._known:
-            text = "The folder is not the store of this database, but of another host or dispatcher."
-            raise AnotherFolder(text, self._known)
+            raise _not_mounted()
+        if found != stored:
+            raise AnotherFolder(
+                "The folder is not the store of this database, but of another host or dispatcher."
+            )
 
-    def _adopt(self, found: str) -> None:
-        found = found or self._make()
-        self._known = self._record.write(found)
-        self._compare(found)
+    def _adopt(self) -> str:
+        """Give the folder an id unless it has one, and the database this id unless it has one; return the
+        database's. A file that was made in vain is removed."""
+        own = new_id()
+        found = self._read() or self._make(own)
+        stored = self._record.write(found)
+        if stored != found == own == self._read():
+            with suppress(NoSuchObject):
+                self._folder.remove((MARKER,))
+        return stored
 
     def _has_objects(self) -> bool:
         """Return False if the database knows no objects. Raises AnotherFolder if it does, and the folder has
         none of the newest."""
-        keys = self._record.newest_objects(LOOKED_AT)
+        keys = self._record.newest_objects(NEWEST_CHECKED)
         if keys and not any(self._has(key) for key in keys):
-            raise self._not_mounted()
+            raise _not_mounted()
         return bool(keys)
 
     def _has(self, key: ObjectKey) -> bool:
@@ -89,13 +124,6 @@ class FolderIdentity:
             self._folder.stat(place_of(key))
             return True
         return False
-
-    def _not_mounted(self) -> AnotherFolder:
-        return AnotherFolder(
-            "The folder is not known as the store of this database: is its disk mounted, or is the store on "
-            "another host? The operator's command `doctor` says what to do.",
-            self._known,
-        )
 
     def _read(self) -> str:
         """Return the id in the folder; empty without a valid one."""
@@ -107,17 +135,43 @@ class FolderIdentity:
             text = file.read(ID_LENGTH + 1).decode("ascii", "replace").strip()
         return text if is_id(text) else ""
 
-    def _make(self) -> str:
-        """Write the file; return its id, or that of another process that was faster."""
-        folder_id = new_id()
+    def _make(self, folder_id: str) -> str:
+        """Write the file; return its id, or that of another process that was faster. Raises AnotherFolder if
+        there is a file without a valid id."""
+        try:
+            self._write_file(folder_id, lambda name: self._folder.publish_once(name, MARKER))
+        except ObjectExists:
+            return self._read_of_another()
+        return folder_id
+
+    def _read_of_another(self) -> str:
+        until = self._monotonic() + _WRITE_SECONDS
+        while not (found := self._read()):
+            if self._monotonic() >= until:
+                raise _invalid()
+            time.sleep(0.01)
+        return found
+
+    def _write_file(self, folder_id: str, publish: Callable[[str], None]) -> None:
         name, descriptor = self._folder.new_file()
         try:
             with self._folder.errors(), os.fdopen(descriptor, "wb") as file:
                 file.write(f"{folder_id}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(ObjectExists):
-                self._folder.publish_once(name, MARKER)
+            publish(name)
         finally:
             self._folder.discard(name)
-        return self._read()
+
+
+def _not_mounted() -> AnotherFolder:
+    return AnotherFolder(
+        "The folder is not known as the store of this database: is its disk mounted, or is the store on "
+        "another host? The operator's command `doctor` says what to do."
+    )
+
+
+def _invalid() -> AnotherFolder:
+    return AnotherFolder(
+        f"The folder has a file {MARKER} without a valid id. The operator's command `doctor` says what to do."
+    )

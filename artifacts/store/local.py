@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from shlex import quote
 
 from artifacts.keys import ObjectKey
 from artifacts.store.contract import (
@@ -33,7 +32,6 @@ from artifacts.store.contract import (
     SignedRequest,
     StoredObject,
     StoreError,
-    StoreUnavailable,
     UploadInParts,
     WrongBytes,
     bounded_part_bytes,
@@ -41,7 +39,7 @@ from artifacts.store.contract import (
     number_of_parts,
 )
 from artifacts.store.folder import OBJECTS, TEMPORARY, Folder, place_of
-from artifacts.store.identity import MARKER, AnotherFolder, FolderIdentity, StoreRecord
+from artifacts.store.identity import AnotherFolder, FolderIdentity, StoreRecord
 from artifacts.store.names import served_type
 from artifacts.store.parts import (
     BYTES,
@@ -57,6 +55,7 @@ from artifacts.store.parts import (
 from artifacts.store.receiver import Incoming, Receiver, no_room
 from artifacts.store.signatures import Grant, signed_query
 from foundation.ids import new_id
+from foundation.program import command_line
 
 PARTS = "parts"
 _UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
@@ -129,14 +128,12 @@ class LocalStore:
         return StoredObject(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
     def open(self, key: ObjectKey) -> tuple[int, int]:
-        """Return a descriptor to read the object, which the caller closes, and its size. Raises NoSuchObject,
-        and StoreUnavailable if the store's folder is missing or empty: it is not mounted."""
+        """Return a descriptor to read the object, which the caller closes, and its size. Raises
+        NoSuchObject."""
         try:
             descriptor = self._folder.open(place_of(key))
         except NoSuchObject:
             self.require_own()
-            if not self._folder.names(()):  # a store that was used has at least the folder of temporary files
-                raise StoreUnavailable("The store's folder is missing or empty: is it mounted?") from None
             raise
         size = os.fstat(descriptor).st_size
         if is_blocked(StoredObject(key, size, self.now())):
@@ -332,19 +329,29 @@ class LocalStore:
         if self._identity is not None:
             self._identity.require(may_begin=may_begin)
 
+    def look(self) -> None:
+        """Raise AnotherFolder if this is not the database's folder. Changes nothing."""
+        if self._identity is not None:
+            self._identity.look()
+
+    def declare(self) -> None:
+        """Make this folder the database's, whatever is in it."""
+        if self._identity is not None:
+            self._identity.declare()
+
     def check(self) -> str:
+        """Changes nothing: as another user than that of the services it would make files of its own."""
         try:
-            self.require_own()
-            name, descriptor = self._folder.new_file()
-            os.close(descriptor)
-            self._folder.discard(name)
-            free = self._folder.free_bytes()
+            self.look()
+            existing = self._folder.existing()
+            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+                return f"{self.root}: The store's folder can't be written: {existing} can't be."
+            free = self._folder.free_bytes(existing)
         except AnotherFolder as error:
-            declare = f"mkdir -p {quote(str(self.root))} && echo {error.database_id or new_id()} > "
             return (
                 f"{self.root}: {error} Where several hosts use artifacts, set DISPATCHER_ARTIFACT_STORE to "
                 "s3://BUCKET. If this is the right folder, or a new, empty one, declare it, as the user of "
-                f"the services, by: {declare}{quote(str(self.root / MARKER))}"
+                f"the services, by: {command_line('artifacts declare')}"
             )
         except StoreError as error:
             return f"{self.root}: {error}"

@@ -41,9 +41,6 @@ from .data_folder import DataFolder
 
 _USED_TABLES = ("jobs_tenant", "auth_user")
 """An installation is used as soon as one of these has a row."""
-_FOLDER_TABLE = "artifacts_storefolder"
-"""Names the folder of artifacts that the database used. After a restore it is the folder beside it that has
-their files."""
 _BUSY_SECONDS = 60.0
 
 
@@ -94,13 +91,11 @@ def restore(file: Path, folder: DataFolder, environment: Mapping[str, str], *, o
             raise BackupError(f"{reason}: restore into an empty one, or add --overwrite to replace it")
         if manifest["database"] == SQLITE:
             _check_sqlite(place / SQLITE)
-            _forget_folder(place / SQLITE)
             _put(place / SQLITE, sqlite_path(url))
         else:
             _require_no_sessions(url)
             run_client(["pg_restore", "--clean", "--if-exists", "--no-owner", "--no-privileges",
                  "--single-transaction", "--exit-on-error", str(place / POSTGRESQL)], url)  # fmt: skip
-            _forget_folder_in_postgresql(url)
         for name in SECRETS:
             if (place / name).exists():
                 _put(place / name, folder.path / name)
@@ -200,25 +195,6 @@ def _check_sqlite(path: Path) -> None:
         (found,) = database.execute("PRAGMA quick_check").fetchone()
     if found != "ok":
         raise BackupError(f"the backup's database is damaged: {found}")
-
-
-def _forget_folder(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        (tables,) = database.execute(
-            "SELECT count(*) FROM sqlite_master WHERE name = ?", (_FOLDER_TABLE,)
-        ).fetchone()
-        if tables:
-            database.execute(f"DELETE FROM {_FOLDER_TABLE}")
-
-
-def _forget_folder_in_postgresql(url: str) -> None:
-    import psycopg
-
-    address, password = client_address(url)
-    with psycopg.connect(address, password=password or None, connect_timeout=10) as database:
-        row = database.execute("SELECT to_regclass(%s)", (_FOLDER_TABLE,)).fetchone()
-        if row and row[0]:
-            database.execute(f"DELETE FROM {_FOLDER_TABLE}")
 
 
 def _put(source: Path, target: Path) -> None:

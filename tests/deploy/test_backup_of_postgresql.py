@@ -15,7 +15,6 @@ from artifacts.models import StoreFolder
 from dispatcher_project.supervisor.backup import BackupError, backup
 from dispatcher_project.supervisor.data_folder import DataFolder
 from dispatcher_project.supervisor.restore import restore
-from foundation.ids import new_id
 from jobs.domain.states import JobState
 from tests.support.factories import make_job
 
@@ -45,15 +44,15 @@ def _url(database: str) -> str:
 
 def test_postgresql_is_restored_into_another_database(empty_database: str, tmp_path: Path) -> None:
     job = make_job(state=JobState.QUEUED)
-    StoreFolder.objects.create(folder=new_id())
+    StoreFolder.objects.create(folder="01M8MVN3E4780P0MH36TWZ3884")
     ours = {**KEY, "DATABASE_URL": f"{_url(connection.settings_dict['NAME'])}?prepare_threshold=none"}
     backup(tmp_path / "b.tar", DataFolder(tmp_path / "none"), ours)
     theirs = {**KEY, "DATABASE_URL": empty_database}
     restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), theirs, overwrite=False)
     with psycopg.connect(empty_database) as restored:
         assert restored.execute("SELECT id, state FROM jobs_job").fetchall() == [(job.id, "queued")]
-        count = restored.execute("SELECT count(*) FROM artifacts_storefolder").fetchone()
-        assert count == (0,), "the folder beside it is its store"
+        found = restored.execute("SELECT folder FROM artifacts_storefolder").fetchall()
+        assert found == [("01M8MVN3E4780P0MH36TWZ3884",)], "a copy of its folder is its store"
         with pytest.raises(BackupError, match=r"1 sessions use .*: stop the web"):
             restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), theirs, overwrite=True)
     with pytest.raises(BackupError, match="has rows in jobs_tenant"):

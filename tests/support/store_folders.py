@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from artifacts.keys import ObjectKey
 from artifacts.store.local import LocalStore
+
+
+class MemoryRecord:
+    """What a database knows of its folder. before_read: called once, before the next read."""
+
+    def __init__(self, folder_id: str = "", objects: Sequence[ObjectKey] = ()) -> None:
+        self.folder_id, self.objects, self.reads = folder_id, objects, 0
+        self.before_read: Callable[[], object] | None = None
+
+    def read(self) -> str:
+        before, self.before_read = self.before_read, None
+        if before is not None:
+            before()
+        self.reads += 1
+        return self.folder_id
+
+    def write(self, folder_id: str) -> str:
+        self.folder_id = self.folder_id or folder_id
+        return self.folder_id
+
+    def newest_objects(self, most: int) -> Sequence[ObjectKey]:
+        return self.objects[:most]
 
 
 def files(store: LocalStore) -> list[str]:

@@ -14,6 +14,7 @@ from artifacts.models import Artifact
 from artifacts.refs import ref
 from artifacts.removal import remove_now
 from artifacts.store.contract import CHUNK_BYTES, StoreError
+from artifacts.store.local import LocalStore
 from artifacts.store.s3 import NoBoto
 from artifacts.uploads import Wanted, complete, confirm, promise
 from dispatcher_client.partial_file import PartialFile
@@ -30,12 +31,17 @@ from jobs.submission.artifact_refs import require_one_host, require_own_store
 class Command(TerminalCommand):
     help = (
         "Artifacts: files that payloads refer to. List them, put a file into the store, get one out of it, "
-        "or remove some that no job refers to."
+        "or remove some that no job refers to. `declare` makes the folder of this host the store of the "
+        "database."
     )
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "action", nargs="?", default="list", choices=["list", "put", "get", "rm"], help="default: list"
+            "action",
+            nargs="?",
+            default="list",
+            choices=["list", "put", "get", "rm", "declare"],
+            help="default: list",
         )
         parser.add_argument(
             "names", nargs="*", metavar="FILE|ID", help="put: the file; get: id and file; rm: ids"
@@ -52,7 +58,13 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         ports = jobs.ports.production_ports()
-        action = {"list": self._list, "put": self._put, "get": self._get, "rm": self._remove}
+        action = {
+            "list": self._list,
+            "put": self._put,
+            "get": self._get,
+            "rm": self._remove,
+            "declare": self._declare,
+        }
         try:
             action[options["action"]](options, ports)
         except (ArtifactRefused, Refused, StoreError, NoBoto) as error:
@@ -154,6 +166,15 @@ class Command(TerminalCommand):
             self.print_json({"removed": [row.pk for row in rows]})
         else:
             self.print(f"removed: {', '.join(row.pk for row in rows)}")
+
+    def _declare(self, options: dict[str, Any], ports: Ports) -> None:
+        if options["names"]:
+            raise CommandError("declare takes no names: DISPATCHER_ARTIFACT_STORE names the folder")
+        store = ports.artifact_store
+        if not isinstance(store, LocalStore):
+            raise CommandError("the store is not a folder: there is nothing to declare")
+        store.declare()
+        self.report({"folder": str(store.root)}, f"{store.root} is the store of this database")
 
 
 _HEADS = ("artifact", "tenant", "state", "bytes", "type", "name", "age")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.core.management import call_command
+from django.db import IntegrityError, connections, transaction
 
 from artifacts.checks import check_folder
 from artifacts.keys import ObjectKey
@@ -22,13 +24,16 @@ from artifacts.models import Artifact, StoreFolder
 from artifacts.removal import remove_announced
 from artifacts.store.configured import make_store
 from artifacts.store.contract import StoreFull, StoreUnavailable
-from artifacts.store.identity import MARKER, AnotherFolder
+from artifacts.store.folder import Folder
+from artifacts.store.identity import MARKER, REFUSAL_SECONDS, AnotherFolder, FolderIdentity
 from artifacts.store.local import LocalStore
 from foundation.ids import new_id
-from tests.support.store_folders import failing, files
+from tests.support.store_folders import MemoryRecord, failing, files
 
 DATA = b"of one host"
 TENANT = 7
+THEIRS = "01M8MVN3E4780P0MH36TWZ3884"
+OURS = "01M8MVN3E4780P0MH36TWZ3885"
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 
 
@@ -155,17 +160,24 @@ def test_a_folder_of_an_earlier_version_is_known_by_its_objects(hosts: Hosts) ->
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "in use"])
-def test_the_command_that_doctor_prints_declares_a_new_store(hosts: Hosts, is_restored: bool) -> None:
-    """`restore` lets the database forget its folder."""
+@pytest.mark.parametrize("planted", [None, "", THEIRS], ids=["new", "empty file", "theirs"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["in use", "of an earlier version"])
+def test_the_command_that_doctor_prints_declares_a_new_store(
+    hosts: Hosts, is_known: bool, planted: str | None
+) -> None:
     row = artifact(hosts.store("lost"))
-    if is_restored:
+    if not is_known:
         StoreFolder.objects.all().delete()
+    if planted is not None:
+        marker = hosts.folder("new box") / MARKER
+        marker.parent.mkdir(parents=True)
+        marker.write_text(planted)
     store = hosts.store("new box")
-    with pytest.raises(AnotherFolder, match="is its disk mounted"):
+    with pytest.raises(AnotherFolder):
         store.write(key_of(b"new"), 3, [b"new"])
-    _, _, command = store.check().partition("the services, by: ")
-    subprocess.run(command, shell=True, check=True)
+    _, _, command = store.check().partition("manage.py ")
+    call_command(*command.split())
+    store = hosts.store("new box")
     assert store.check() == ""
     store.write(key_of(b"new"), 3, [b"new"])
     assert store.find(row.key) is None, "it is lost, and may be sent again"
@@ -175,14 +187,187 @@ def test_the_command_that_doctor_prints_declares_a_new_store(hosts: Hosts, is_re
 def test_looking_makes_no_store(hosts: Hosts) -> None:
     store = hosts.store("box-1")
     assert (list(store.objects()), store.find(key_of(DATA)), store.check()) == ([], None, "")
+    assert check_folder(None, ["default"]) == []
     assert not StoreFolder.objects.exists()
+    assert not hosts.folder("box-1").parent.exists()
     artifact(hosts.store("box-0"))
     with pytest.raises(AnotherFolder):
         store.require_own()
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("planted", ["", "not an id", "01M8MVN3E4780P0MH36TWZ3884", "a link"])
+def test_a_check_adopts_no_folder_of_an_earlier_version(hosts: Hosts) -> None:
+    """`doctor` and `manage.py check` may run as root, whose files services can't read."""
+    store = hosts.store("box-0")
+    artifact(store)
+    StoreFolder.objects.all().delete()
+    for name in (MARKER, "tmp"):
+        path = store.root / name
+        path.rmdir() if path.is_dir() else path.unlink()
+    before = sorted(store.root.rglob("*"))
+    assert (store.check(), check_folder(None, ["default"])) == ("", [])
+    assert sorted(store.root.rglob("*")) == before
+    assert not StoreFolder.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_check_names_a_folder_that_cannot_be_written(hosts: Hosts) -> None:
+    hosts.folder("box-0").parent.mkdir()
+    hosts.folder("box-0").write_text("a file in its place")
+    assert "can't be written" in hosts.store("box-0").check()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("planted", [THEIRS, ""], ids=["theirs", "none"])
+def test_a_folder_with_none_of_the_newest_objects_is_not_adopted(hosts: Hosts, planted: str) -> None:
+    """After the restore of a database that knew objects and no folder."""
+    artifact(hosts.store("box-0"))
+    StoreFolder.objects.all().delete()
+    marker = hosts.folder("box-1") / MARKER
+    marker.parent.mkdir(parents=True)
+    if planted:
+        marker.write_text(planted)
+    refuses_all(hosts.store("box-1"))
+    assert not StoreFolder.objects.exists()
+    assert marker.exists() == bool(planted)
+
+
+@pytest.mark.django_db
+def test_a_file_without_an_id_begins_no_store(hosts: Hosts) -> None:
+    store = hosts.store("box-0")
+    store.root.mkdir(parents=True)
+    (store.root / MARKER).write_text(THEIRS[:-1])
+    with pytest.raises(AnotherFolder, match="without a valid id"):
+        store.write(key_of(DATA), len(DATA), [DATA])
+    assert "artifacts declare" in store.check()
+    assert not StoreFolder.objects.exists()
+    call_command("artifacts", "declare")
+    artifact(store)
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_the_database_takes_no_empty_id() -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        StoreFolder.objects.create(folder="")
+
+
+class Clock:
+    """A monotonic time that stands still. at_look: called at each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.at_look = lambda: None
+
+    def __call__(self) -> float:
+        self.at_look()
+        return self.now
+
+
+@pytest.mark.parametrize("planted", ["", "not an id", "a link"])
+def test_no_empty_id_is_stored(tmp_path: Path, planted: str) -> None:
+    marker = tmp_path / MARKER
+    if planted == "a link":
+        marker.symlink_to(tmp_path / "elsewhere")
+    else:
+        marker.write_text(planted)
+    record, clock = MemoryRecord(), Clock()
+    clock.at_look = lambda: setattr(clock, "now", clock.now + 1)
+    identity = FolderIdentity(Folder(tmp_path), record, clock)
+    with pytest.raises(AnotherFolder, match="without a valid id"):
+        identity.require(may_begin=True)
+    assert record.folder_id == ""
+    with pytest.raises(AnotherFolder, match="without a valid id"):
+        identity.look()
+
+
+def test_a_process_that_looks_while_another_one_begins_is_not_refused(tmp_path: Path) -> None:
+    record = MemoryRecord()
+    other = FolderIdentity(Folder(tmp_path), record)
+    record.before_read = lambda: other.require(may_begin=True)
+    FolderIdentity(Folder(tmp_path), record).require(may_begin=True)
+    assert record.folder_id == (tmp_path / MARKER).read_text().strip()
+    looking = FolderIdentity(Folder(tmp_path / "later"), later := MemoryRecord())
+    later.before_read = lambda: FolderIdentity(Folder(tmp_path / "later"), later).require(may_begin=True)
+    looking.look()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_who_loses_the_first_race_takes_its_own_file_away(tmp_path: Path, is_own: bool) -> None:
+    class Raced(MemoryRecord):
+        def write(self, folder_id: str) -> str:
+            return super().write(OURS)
+
+    if not is_own:
+        (tmp_path / MARKER).write_text(THEIRS)
+    with pytest.raises(AnotherFolder):
+        FolderIdentity(Folder(tmp_path), Raced()).require(may_begin=True)
+    assert (tmp_path / MARKER).exists() != is_own
+
+
+def test_a_refusal_is_repeated_for_a_moment_without_the_database(tmp_path: Path) -> None:
+    record, clock = MemoryRecord(OURS), Clock()
+    identity = FolderIdentity(Folder(tmp_path), record, clock)
+    for _ in range(3):
+        with pytest.raises(AnotherFolder, match="is its disk mounted"):
+            identity.require()
+    assert record.reads == 1
+    clock.now += REFUSAL_SECONDS
+    with pytest.raises(AnotherFolder):
+        identity.require()
+    assert record.reads == 2
+    (tmp_path / MARKER).write_text(OURS)
+    identity.require()
+
+
+def test_without_hard_links_no_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process makes the file between two steps of this one."""
+    folder, record = Folder(tmp_path), MemoryRecord()
+
+    def link(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    real = os.open
+
+    def opened(path: Any, flags: int, *given: Any, **named: Any) -> int:
+        if path == MARKER and flags & os.O_CREAT:
+            (tmp_path / MARKER).write_text(THEIRS)
+        return real(path, flags, *given, **named)
+
+    def rename(*_: Any, **__: Any) -> None:
+        raise AssertionError("a rename replaces the file of another process")
+
+    for name, call in (("link", link), ("open", opened), ("rename", rename)):
+        monkeypatch.setattr(os, name, call)
+    FolderIdentity(folder, record).require(may_begin=True)
+    assert (record.folder_id, (tmp_path / MARKER).read_text()) == (THEIRS, THEIRS)
+
+
+def test_a_file_that_another_process_is_writing_is_waited_for(tmp_path: Path) -> None:
+    record, clock = MemoryRecord(), Clock()
+    (tmp_path / MARKER).touch()
+    clock.at_look = lambda: (tmp_path / MARKER).write_text(THEIRS) and None
+    FolderIdentity(Folder(tmp_path), record, clock).require(may_begin=True)
+    assert record.folder_id == THEIRS
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_without_hard_links_a_failed_copy_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    record = MemoryRecord()
+    with failing(monkeypatch, "link", errno.EPERM), monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", fail)
+        with pytest.raises(StoreFull if error == errno.ENOSPC else StoreUnavailable):
+            FolderIdentity(Folder(tmp_path), record).require(may_begin=True)
+    assert (record.folder_id, [path.name for path in tmp_path.rglob("*")]) == ("", ["tmp"])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("planted", ["", "not an id", THEIRS, "a link"])
 def test_a_file_with_another_id_is_not_taken(hosts: Hosts, planted: str) -> None:
     artifact(hosts.store("box-0"))
     marker = hosts.folder("box-1") / MARKER
@@ -220,9 +405,14 @@ def closed_connections() -> Iterator[None]:
 
 @pytest.mark.database
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("has_links", [True, False], ids=["", "no hard links"])
 @pytest.mark.parametrize("folders", [1, 2])
 def test_processes_that_begin_at_once_agree_on_one_folder(
-    hosts: Hosts, folders: int, closed_connections: None
+    hosts: Hosts,
+    folders: int,
+    has_links: bool,
+    closed_connections: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stores = [hosts.store(f"box-{number % folders}") for number in range(6)]
     begin = threading.Barrier(len(stores))
@@ -239,13 +429,16 @@ def test_processes_that_begin_at_once_agree_on_one_folder(
             connections.close_all()
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(len(stores))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ExitStack() as stack:
+        if not has_links:
+            stack.enter_context(failing(monkeypatch, "link", errno.EPERM))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     folder_id = StoreFolder.objects.get().folder
-    own = {store.root for store in stores if (store.root / MARKER).read_text().strip() == folder_id}
-    assert len(own) == 1
+    own = {store.root for store in stores if (store.root / MARKER).exists()}
+    assert [(root / MARKER).read_text().strip() for root in own] == [folder_id]
     assert {store.root for store in refused} == {store.root for store in stores} - own
 
 

@@ -20,7 +20,7 @@ from artifacts.store import folder, receiver
 from artifacts.store.contract import NoSuchObject, ObjectExists, StoreFull, StoreUnavailable
 from artifacts.store.local import LocalStore
 from artifacts.store.presence import find_expected
-from tests.support.store_folders import failing, files
+from tests.support.store_folders import MemoryRecord, failing, files
 from tests.support.store_objects import DATA, KEY, key_of
 from tests.support.stores import Stage
 from tests.support.waiting import wait_for
@@ -330,7 +330,7 @@ def test_many_uploads_of_one_object_at_once_store_it_once(local_stage: Stage, st
 def test_a_store_whose_folder_is_gone_or_not_mounted_has_lost_nothing(tmp_path: Path) -> None:
     """Else each job with a file would fail for good, and each artifact would count as removed."""
     root = tmp_path / "store"
-    store = LocalStore(root, "http://x/store", lambda: datetime.now(UTC))
+    store = LocalStore(root, "http://x/store", lambda: datetime.now(UTC), record=MemoryRecord())
     data = b"x" * 100
     key = ObjectKey(7, hashlib.sha256(data).hexdigest())
     assert store.find(key) is None, "a new store is no outage"

@@ -288,7 +288,8 @@ def test_an_interrupted_part_is_not_stored(store: LocalStore) -> None:
         receiver.add(DATA[:99])
         with pytest.raises(WrongBytes):
             receiver.finish()
-    assert files(store) == [f"parts/{upload.upload}/{name}" for name in ("100.size", "2.stored", "bytes", "key")]
+    names = ("100.size", "2.stored", "bytes", "key")
+    assert files(store) == [f"parts/{upload.upload}/{name}" for name in names]
     put(store, upload, 1, 3)
     complete(store, upload)
 

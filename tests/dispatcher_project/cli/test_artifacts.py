@@ -71,6 +71,7 @@ def test_a_file_whose_name_is_no_text_is_put(terminal: Terminal, tmp_path: Path)
     ("arguments", "says"),
     [
         (["put", "x", "y"], "put takes a file"),
+        (["declare", "x"], "declare takes no names"),
         (["put", "nothing", "--tenant", "acme"], "nothing: No such file"),
         (["put", __file__, "--tenant", "other"], "no tenant is named other"),
         (["get", "x"], "get takes an id and the file"),
@@ -109,6 +110,24 @@ def test_no_file_is_put_or_removed_from_a_host_that_may_not_have_the_webs_folder
         run = terminal("artifacts", *arguments)
         assert (run.status, "DISPATCHER_ARTIFACT_STORE" in run.said) == (2, True), run.said
     assert Artifact.objects.get().state == "stored"
+
+
+def test_a_folder_is_declared_as_the_store(terminal: Terminal, film: Path, settings: Any) -> None:
+    terminal("artifacts", "put", str(film), "--tenant", "acme")
+    known = (settings.ARTIFACT_FOLDER / "store.id").read_text()
+    settings.ARTIFACT_FOLDER = settings.ARTIFACT_FOLDER.with_name("new")
+    assert terminal("artifacts", "put", str(film), "--tenant", "acme").status == 2
+    declared = terminal("artifacts", "declare", "--json")
+    assert declared.json == {"folder": str(settings.ARTIFACT_FOLDER)}
+    assert (settings.ARTIFACT_FOLDER / "store.id").read_text() == known
+    assert terminal("artifacts", "put", str(film), "--tenant", "acme").status == 0
+
+
+def test_a_bucket_is_not_declared(terminal: Terminal, settings: Any) -> None:
+    pytest.importorskip("boto3", reason="the extra [s3] is not installed")
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_store="s3://films?region=eu-central-1")
+    run = terminal("artifacts", "declare")
+    assert (run.status, "the store is not a folder" in run.said) == (2, True), run.said
 
 
 def test_a_missing_package_of_the_store_is_one_line(

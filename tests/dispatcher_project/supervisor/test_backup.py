@@ -71,18 +71,6 @@ def test_a_used_installation_is_replaced_only_on_request_and_kept(tmp_path: Path
     assert replaced.read_text() == "another"
 
 
-def test_a_restored_database_takes_the_folder_of_artifacts_beside_it(tmp_path: Path) -> None:
-    old = folder_at(tmp_path / "old")
-    with contextlib.closing(sqlite3.connect(old.path / "db.sqlite3")) as database, database:
-        database.execute("CREATE TABLE artifacts_storefolder (folder TEXT)")
-        database.execute("INSERT INTO artifacts_storefolder VALUES ('of the old host')")
-    backup(tmp_path / "b.tar", old, {})
-    restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), {}, overwrite=False)
-    with contextlib.closing(sqlite3.connect(tmp_path / "new" / "db.sqlite3")) as database:
-        assert database.execute("SELECT count(*) FROM artifacts_storefolder").fetchone() == (0,)
-    assert tenants(tmp_path / "new") == ["acme"]
-
-
 def test_another_secret_key_is_refused(tmp_path: Path) -> None:
     old = folder_at(tmp_path / "old")
     (old.path / "secret_key").unlink()
