@@ -27,9 +27,9 @@ from foundation.http_client import (
     body_of,
     connect,
     head_of,
-    is_encoded,
     read_response,
     read_url,
+    refused_coding,
 )
 
 MAX_REDIRECTS = 5
@@ -186,8 +186,9 @@ async def _get(
             return location
         if response.status != 200:
             raise NotFetched(f"answers {response.status}", response.status)
-        if is_encoded(response.headers.get("Content-Encoding"), response.headers.get("Transfer-Encoding")):
-            raise NotFetched("sends a compressed answer, although it was asked for the plain file")
+        headers = response.headers
+        if coding := refused_coding(headers.get("Content-Encoding"), headers.get("Transfer-Encoding")):
+            raise NotFetched(f"sends the file encoded ({coding}), although it was asked for it as it is")
         if response.length is not None and response.length > limits.bytes:
             raise _too_long(limits)
         size = 0

@@ -33,15 +33,22 @@ _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}\Z")
 Address = IPv4Address | IPv6Address
+_CODING_CHARS = 40
+_NOT_SHOWN = re.compile(r"[^ -~]")
 _T = TypeVar("_T")
 
 
-def is_encoded(content_encoding: str | None, transfer_encoding: str | None = None) -> bool:
-    """Return True if a body with these headers is compressed, or in another transfer coding than `chunked`,
-    whose frames would be taken for its bytes. None: it has none."""
-    if (transfer_encoding or "").strip().lower() not in ("", "chunked", "identity"):
-        return True
-    return content_encoding is not None and content_encoding.strip().lower() not in ("", "identity")
+def refused_coding(content_encoding: str | None, transfer_encoding: str | None = None) -> str:
+    """Return the header, for an error's text, by which a body can't be read as it is sent: it is compressed,
+    or its transfer coding is not `chunked` alone. "": it can be read. None: the answer lacks the header."""
+    for name, value, readable in (
+        ("Transfer-Encoding", transfer_encoding, ("", "chunked", "identity")),
+        ("Content-Encoding", content_encoding, ("", "identity")),
+    ):
+        coding = (value or "").strip().lower()
+        if coding not in readable:
+            return f"{name}: {_NOT_SHOWN.sub('?', coding[:_CODING_CHARS])}"
+    return ""
 
 
 class BadUrl(ValueError):

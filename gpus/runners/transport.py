@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from foundation import json_text
-from foundation.http_client import is_encoded
+from foundation.http_client import refused_coding
 from foundation.json_paths import Path, pointer
 from foundation.json_text import PARSE_LOCK, JsonText
 from foundation.long_texts import LongTexts, LongTextsTooLong, NoRoom, RestTooLong, TextTooLong
@@ -438,12 +438,8 @@ def read_json(body: bytes) -> Any:
 
 def check_plain(response: Response) -> None:
     """Raise Unreadable for a compressed answer, which was not asked for."""
-    encoding = response.headers.get("content-encoding")
-    if encoding is not None and is_encoded(encoding):
-        shown = encoding.strip().lower()[:20]
-        raise Unreadable(
-            f"The answer is compressed (Content-Encoding: {shown}); the request accepts no encoding."
-        )
+    if coding := refused_coding(response.headers.get("content-encoding")):
+        raise Unreadable(f"The answer is compressed ({coding}); the request accepts no encoding.")
 
 
 def read_parts(response: Response, files_in: Callable[[Mapping[str, Any]], Container[str]]) -> Any:

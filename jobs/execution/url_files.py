@@ -26,7 +26,7 @@ from foundation.fetch import (
     fetch_now,
     read_fetched_url,
 )
-from foundation.http_client import MAX_URL_LENGTH, REDIRECTS, is_encoded
+from foundation.http_client import MAX_URL_LENGTH, REDIRECTS, refused_coding
 from gpus.errors import ConnectFailed, GpuError, OutputInvalid, OutputRefused, RunTimedOut
 from gpus.protocol import Clock, Endpoint
 from gpus.runners.base import Abort, Response
@@ -168,9 +168,10 @@ class UrlFiles:
         (found,) = answers
         if not found.is_file and found.location is None:
             raise _failed(reading.place, f"its URL answers {found.head.status}", found.head.status)
-        if found.is_compressed:
+        if coding := found.refused_coding:
             raise OutputInvalid(
-                f"{reading.place} can't be read: its server sends a compressed answer that was not asked for."
+                f"{reading.place} can't be read: its server sends it encoded ({coding}), "
+                "which was not asked for."
             )
         return found
 
@@ -224,9 +225,9 @@ class _OwnAnswer:
         return self.head.headers.get("location") if self.head.status in REDIRECTS else None
 
     @property
-    def is_compressed(self) -> bool:
+    def refused_coding(self) -> str:
         headers = self.head.headers
-        return is_encoded(headers.get("content-encoding"), headers.get("transfer-encoding"))
+        return refused_coding(headers.get("content-encoding"), headers.get("transfer-encoding"))
 
     @property
     def media_type(self) -> str:

@@ -160,10 +160,10 @@ def test_compressed_answers_are_refused_unread(fetching: System, site: Site) -> 
     bomb = gzip.compress(bytes(50_000_000))
     for coding in ("gzip", "GZIP", "x-gzip", "deflate", "br", "zstd", "gzip, gzip", "identity, gzip"):
         site.pages["/bomb"] = page(bomb, f"Content-Type: image/png\r\nContent-Encoding: {coding}")
-        assert "compressed" in refused(submit(fetching, site.url("/bomb"))), coding
+        assert f"(Content-Encoding: {coding.lower()})" in refused(submit(fetching, site.url("/bomb")))
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n%x\r\n" % len(bomb)
     site.pages["/chunks"] = lambda visit, path: visit.send(chunked + bomb + b"\r\n0\r\n\r\n")
-    assert "compressed" in refused(submit(fetching, site.url("/chunks")))
+    assert "(Transfer-Encoding: gzip, chunked)" in refused(submit(fetching, site.url("/chunks")))
     # without the header they are the bytes of a file, of the wrong type
     site.pages["/plain"] = page(gzip.compress(PNG), "Content-Type: image/png")
     wrong = submit(fetching, site.url("/plain"))

@@ -313,7 +313,7 @@ def test_a_compressed_file_is_refused(shop, server) -> None:
         return b"\x1f\x8b" + b"0" * 1000
 
     server.get = get
-    assert "compressed" in failed(shop, OutputInvalid, "output_invalid")
+    assert "encoded (Content-Encoding: gzip)" in failed(shop, OutputInvalid, "output_invalid")
 
 
 def test_a_refused_connection_is_tried_again(shop, server, settings, monkeypatch) -> None:
