@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import IntegrityError, models, transaction
+from django.db.models import Max
 from rest_framework_api_key.models import AbstractAPIKey
 
 from foundation.names import NameField
@@ -40,8 +41,10 @@ _ids = TenantIds()
 
 
 def new_tenant_id() -> int:
-    """Return an id that comes only once, also if an older database is restored: files and signed URLs of a
-    tenant that it no longer knows are under the former id. 13 digits are exact in Lua and JSON."""
+    """Return the time in milliseconds, which no later tenant gets, also if an older database is restored:
+    files and signed URLs of a tenant that it no longer knows are under the former id. Of a clock that was set
+    back, only ids that the database knows are not used again (`Tenant.save`). 13 digits are exact in Lua and
+    JSON."""
     return _ids.new()
 
 
@@ -149,6 +152,22 @@ class Tenant(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save the row. If the id of a new one is taken, by another process in the same millisecond or before
+        the clock was set back, it gets the next one that is free."""
+        if not self._state.adding:
+            super().save(*args, **options)
+            return
+        try:
+            with transaction.atomic():
+                super().save(*args, **options)
+        except IntegrityError:
+            newest = Tenant.objects.filter(pk__gte=self.pk).aggregate(newest=Max("pk"))["newest"]
+            if newest is None:  # the id is free: a name that is taken, or a rule
+                raise
+            self.pk = newest + 1
+            super().save(*args, **options)
 
     def clean(self) -> None:
         """Check rules across fields. Raises ValidationError by field."""

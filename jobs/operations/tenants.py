@@ -126,7 +126,7 @@ def create_tenant(
     rules = {"weight": weight, "highest_band": highest_band, "max_running": max_running, **(limits or {})}
     tenant = Tenant(name=name, **rules)
     check_rules(tenant)
-    tenant.full_clean()
+    tenant.full_clean(exclude=["id"])  # a taken one is replaced
     with transaction.atomic():
         tenant.save()
         record(by, "create_tenant", f"tenant:{name}", **rules)

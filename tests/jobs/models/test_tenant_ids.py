@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import pytest
 from django.core.management.color import no_style
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from jobs.models import Tenant
+from jobs.models import tenant as tenant_models
+from jobs.operations.tenants import create_tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 EXACT_IN_LUA = 10**14
@@ -37,3 +39,32 @@ def test_ids_of_tenants_made_at_once_differ_and_are_exact_in_lua() -> None:
     assert ids == sorted(set(ids))
     assert ids[-1] < EXACT_IN_LUA
     assert set(Tenant.objects.values_list("pk", flat=True)) == set(ids)
+
+
+def test_an_id_that_is_taken_is_replaced_by_the_next_one() -> None:
+    """Of another process in the same millisecond, or of the time before the clock was set back."""
+    taken = Tenant.objects.create(name="first").pk
+    Tenant.objects.create(name="second", pk=taken + 1)
+    third = Tenant(name="third", pk=taken)
+    third.save()
+    assert third.pk == taken + 2
+    assert set(Tenant.objects.values_list("name", "pk")) == {
+        ("first", taken),
+        ("second", taken + 1),
+        ("third", taken + 2),
+    }
+
+
+def test_a_taken_name_is_refused_and_makes_no_row() -> None:
+    first = Tenant.objects.create(name="first")
+    for pk in (first.pk, first.pk + 1):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Tenant(name="first", pk=pk).save()
+    assert Tenant.objects.get() == first
+
+
+def test_a_tenant_with_a_taken_id_is_created_by_its_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Tenant.objects.create(name="first").pk
+    monkeypatch.setattr(tenant_models._ids, "new", lambda: taken)
+    tenant, _ = create_tenant("second")
+    assert tenant.pk == taken + 1
