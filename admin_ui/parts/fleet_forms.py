@@ -104,6 +104,8 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean_endpoint(self) -> str:
         endpoint: str = self.cleaned_data["endpoint"]
+        if self.instance.pk and endpoint == self.instance.endpoint:
+            return endpoint  # a pinned server's is local://
         try:
             parts = urlsplit(endpoint)
             valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

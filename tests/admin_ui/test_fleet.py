@@ -223,6 +223,15 @@ def test_a_page_that_was_open_keeps_a_row_that_others_changed_meanwhile(operator
     assert Server.objects.get(name="flux-server-1").host == "a"
 
 
+def test_the_page_of_a_pinned_server_is_saved_with_its_local_endpoint(operator: Client) -> None:
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    assert operator.post(page, on_its_page("local://flux", host="a")).status_code == 200
+    Placement.objects.filter(server="flux-server-1").update(endpoint="local://flux")
+    answer = operator.post(page, on_its_page("local://flux", host="a"))
+    assert answer.status_code == 302, errors_of(answer)
+    assert Server.objects.get(name="flux-server-1").host == "a"
+
+
 @pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_a_row_is_locked_from_its_read_to_its_save(operator: Client) -> None:
