@@ -149,9 +149,8 @@ class _Removal:
         Artifact.objects.bulk_create(made, ignore_conflicts=True)  # one promised meanwhile has a row
         rows = list(Artifact.objects.filter(pk__in=[row.pk for row in made]))
         removed, left = self._remove_each(rows, lambda row: self._store.remove(row.key))
-        Artifact.objects.filter(
-            pk__in=[*removed, *left]
-        ).delete()  # a listing finds the objects that are left
+        # a later listing finds the objects that are left
+        Artifact.objects.filter(pk__in=[*removed, *left]).delete()
 
     def done(self, looked: int) -> Removed:
         return Removed(looked, self._removed, self._failed, self._fault)

@@ -18,6 +18,8 @@ from artifacts.keys import ObjectKey
 
 CHUNK_BYTES = 1024 * 1024
 """Size of the pieces in which bytes pass through a process."""
+PART_BYTES = 64 * 1024 * 1024
+"""Size of the parts of an upload, unless a setting says another."""
 MAX_PARTS = 10_000
 """Of an upload: S3's limit."""
 MAX_SIGNED_SECONDS = 7 * 86_400.0

@@ -27,6 +27,7 @@ from artifacts.keys import ObjectKey
 from artifacts.store.contract import (
     CHUNK_BYTES,
     MAX_SIGNED_SECONDS,
+    PART_BYTES,
     NoSuchObject,
     ObjectExists,
     SignedRequest,
@@ -43,7 +44,6 @@ from artifacts.store.identity import AnotherFolder, FolderIdentity, StoreRecord
 from artifacts.store.names import served_type
 from artifacts.store.parts import (
     BYTES,
-    PART_BYTES,
     PartReceiver,
     has_one_file,
     make_file,

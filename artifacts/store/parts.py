@@ -21,12 +21,11 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from artifacts.store.contract import NoSuchObject, PartBusy, WrongBytes, size_of_part
+from artifacts.store.contract import PART_BYTES, NoSuchObject, PartBusy, WrongBytes, size_of_part
 from artifacts.store.folder import Folder, Place
 from artifacts.store.receiver import Incoming, begin_writeback, wrong_hash
 
 BYTES = "bytes"
-PART_BYTES = 64 * 1024 * 1024
 _PART_BYTES = re.compile(r"([1-9][0-9]{0,18})\.size\Z")
 _STORED = re.compile(r"([1-9][0-9]{0,8})\.stored\Z")
 

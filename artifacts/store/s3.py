@@ -22,6 +22,7 @@ from artifacts.keys import PREFIX, ObjectKey, read_key
 from artifacts.store.contract import (
     CHUNK_BYTES,
     MAX_SIGNED_SECONDS,
+    PART_BYTES,
     NoSuchObject,
     ObjectExists,
     SignedRequest,
@@ -43,10 +44,9 @@ MAX_OBJECT_BYTES = 5 * 1024**4
 MAX_PUT_BYTES = 5 * 1024**3
 MIN_PART_BYTES = 5 * 1024**2
 """Limits of S3, beside MAX_PARTS. A part has 5 MiB or more, except for the last one."""
-PART_BYTES = 64 * 1024 * 1024
 PART_AGAIN_BYTES = 8 * 1024 * 1024
 """Size of the parts in which the dispatcher itself writes: one is in memory or in a file at a time. Parts of
-objects that would have too many of them are larger (`_part_bytes`)."""
+objects that would have too many of them are larger (`bounded_part_bytes`)."""
 UNCHECKED = "p/"
 """Begin of the keys under which parts are joined, until their hash is checked."""
 _TOKEN = re.compile(r"[0-9a-f]{16}\Z")

@@ -341,9 +341,10 @@ class DispatcherSettings:
     artifact_completions: int = 2
     """Uploads in parts that a web process joins and checks at once; more get 503."""
     artifact_part_bytes: int = 64 * 1024 * 1024
-    """Size of a part of an upload in parts, and above which outputs are written to S3 in parts; S3 takes
-    5 MiB to 5 GiB. Parts are larger where an upload would have more than 10,000. After a change, uploads in
-    parts that are under way begin anew with S3, and keep their size in a folder."""
+    """Size of each part of an upload in parts; S3 takes 5 MiB to 5 GiB. A longer output is written to S3 in
+    parts. An upload that would need more than 10,000 parts gets larger ones. After a change of this setting,
+    an unfinished upload to S3 starts again at its first part; an unfinished upload to a folder keeps its part
+    size."""
     cog_upload_share: float = 0.5
     """Share of the free bytes of the web process's temporary folder (`TMPDIR`) that all uploads by Cog
     containers may use together; further uploads get 507."""

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import structlog
 from django.apps import apps
 from django.db.models import Q
 from django.dispatch import Signal
@@ -24,8 +23,6 @@ from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
 from gpus.runners.registry import find_runner
-
-log = structlog.get_logger(__name__)
 
 KEEP_SECONDS = 1.0
 
