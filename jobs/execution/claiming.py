@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import structlog
@@ -372,50 +372,59 @@ def _ended_clean(lease: Lease) -> bool:
     return Attempt.objects.filter(id=lease.attempt_id, slot_freed=True).exists()
 
 
+@dataclass(slots=True)
+class _Uncertain:
+    """rest_seconds: of the server, once the lease is returned. not_granted_since: monotonic time since which
+    Redis holds no lease."""
+
+    fleet_name: str
+    rest_seconds: float | None = None
+    not_granted_since: float | None = None
+
+
 class UncertainClaims:
     """Claims under which no job runs, and whose lease Redis may have: their answer was lost, or the return of
     their lease failed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._fleets: dict[str, str] = {}  # by attempt, the oldest first
-        self._rest_seconds: dict[str, float] = {}
-        self._not_granted_since: dict[str, float] = {}
+        self._claims: dict[str, _Uncertain] = {}  # by attempt, the oldest first
 
     def add(self, attempt_id: str, fleet_name: str, rest_seconds: float | None = None) -> None:
         """Note a claim whose lease is to be returned, if Redis has it. rest_seconds: of its server then."""
         with self._lock:
-            self._fleets[attempt_id] = fleet_name
+            claim = self._claims.setdefault(attempt_id, _Uncertain(fleet_name))
             if rest_seconds is not None:
-                self._rest_seconds[attempt_id] = rest_seconds
-            if len(self._fleets) > MAX_UNCERTAIN:
-                self._forget(next(iter(self._fleets)))
+                claim.rest_seconds = rest_seconds
+            if len(self._claims) > MAX_UNCERTAIN:
+                del self._claims[next(iter(self._claims))]
 
     def by_fleet(self) -> dict[str, list[str]]:
         """Return the attempt ids of the claims, by fleet."""
         found: dict[str, list[str]] = {}
         with self._lock:
-            for attempt_id, fleet_name in self._fleets.items():
-                found.setdefault(fleet_name, []).append(attempt_id)
+            for attempt_id, claim in self._claims.items():
+                found.setdefault(claim.fleet_name, []).append(attempt_id)
         return found
 
     def rest_seconds(self, attempt_id: str) -> float | None:
         """Return how long the server rests after the return of this claim's lease."""
         with self._lock:
-            return self._rest_seconds.get(attempt_id)
+            claim = self._claims.get(attempt_id)
+            return None if claim is None else claim.rest_seconds
 
     def mark_not_granted(self, attempt_id: str, now: float) -> None:
         """Note that Redis holds no lease for this claim at `now` (monotonic seconds)."""
         with self._lock:
-            if now - self._not_granted_since.setdefault(attempt_id, now) >= HELD_BACK_SECONDS:
-                self._forget(attempt_id)
+            claim = self._claims.get(attempt_id)
+            if claim is None:
+                return
+            if claim.not_granted_since is None:
+                claim.not_granted_since = now
+            if now - claim.not_granted_since >= HELD_BACK_SECONDS:
+                del self._claims[attempt_id]
 
     def mark_returned(self, attempt_id: str) -> None:
         """Note that the claim's lease was found and returned."""
         with self._lock:
-            self._forget(attempt_id)
-
-    def _forget(self, attempt_id: str) -> None:
-        self._fleets.pop(attempt_id, None)
-        self._rest_seconds.pop(attempt_id, None)
-        self._not_granted_since.pop(attempt_id, None)
+            self._claims.pop(attempt_id, None)
