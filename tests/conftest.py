@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 import sys
 import uuid
@@ -25,6 +26,14 @@ from tests.support.emptying import delete_rows, end_other_sessions, let_be_empti
 from tests.support.migrated_cache import begin_migrated, keep_migrated
 from tests.support.system.programs import fork_server
 
+
+class _Loggers(dict[str, logging.Logger | logging.PlaceHolder]):
+    def values(self) -> list[logging.Logger | logging.PlaceHolder]:  # type: ignore[override]
+        """A copy: pytest goes through all loggers at each test, while threads of servers make new ones."""
+        return list(super().values())
+
+
+logging.root.manager.loggerDict = _Loggers(logging.root.manager.loggerDict)
 keep_bytecode()  # as manage.py does: else each process compiles all that it imports anew
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
 

@@ -1,8 +1,9 @@
 """Kills a process inside a COMMIT. Python imports this file when it starts.
 
-`DIES_AT` names a file with a query. The process in whose open transaction it finds a row removes the file,
-sends COMMIT, and is killed before it reads the answer. SQLite commits in the process, which dies as that
-returns.
+`DIES_AT` names a file with a process id and a query. As soon as this process has a transaction in which the
+query finds a row, it removes the file, sends COMMIT, and is killed before it reads the answer. SQLite commits
+in the process, which dies as that returns. Other processes may see the row first: a pipelined transaction has
+sent its COMMIT by then.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ def _commit_or_die(database: Any) -> None:
 
 
 def _finds_a_row(database: Any) -> bool:
-    with contextlib.suppress(FileNotFoundError), contextlib.closing(database.connection.cursor()) as cursor:
-        return cursor.execute(_order.read_text()).fetchone() is not None
+    with contextlib.suppress(FileNotFoundError):
+        pid, _, query = _order.read_text().partition("\n")
+        if int(pid) == os.getpid():
+            with contextlib.closing(database.connection.cursor()) as cursor:
+                return cursor.execute(query).fetchone() is not None
     return False
 
 

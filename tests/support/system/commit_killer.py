@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 
 class CommitKiller:
-    """folder: where its order is put, a file with a query."""
+    """folder: where its order is put, a file with a process id and a query."""
 
     def __init__(self, folder: Path) -> None:
         self._order = folder / "order"
@@ -32,7 +32,7 @@ class CommitKiller:
         until the child is killed in the COMMIT of this row, and until it has a successor."""
         pid = system.pid(child)
         fresh = self._order.with_suffix(".new")
-        fresh.write_text(query)
+        fresh.write_text(f"{pid}\n{query}")
         fresh.rename(self._order)
         try:
             yield
