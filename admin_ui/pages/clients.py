@@ -60,12 +60,16 @@ class AllowedModelsField(forms.MultipleChoiceField):
     def prepare_value(self, value: Any) -> Any:
         return [NO_MODELS] if value == [] else value
 
-    def clean(self, value: Any) -> list[str] | None:
+    def to_python(self, value: Any) -> list[str] | None:  # type: ignore[override]
         """Raises ValidationError."""
-        ticked = super().clean(value)
+        ticked = super().to_python(value)
         if NO_MODELS in ticked and len(ticked) > 1:
             raise ValidationError(f"Tick either models or {NO_MODELS}.")
         return _stored_names(ticked)
+
+    def validate(self, value: list[str] | None) -> None:
+        """Raises ValidationError."""
+        super().validate(value or [])
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return bool(_stored_names(data or ()) != initial)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from html import unescape
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
@@ -226,14 +227,18 @@ def test_a_tenants_key_cannot_get_an_operators_scope(operator: Client) -> None:
     assert not ApiKey.objects.exists()
 
 
+def seen_on(page: str, browser: Client) -> dict[str, str]:
+    """Return the hidden inputs of a page with the values that it shows."""
+    html = browser.get(page).content.decode()
+    inputs = [dict(re.findall(r'([a-z]+)="([^"]*)"', tag)) for tag in re.findall("<input[^>]*>", html)]
+    shown = {one["name"]: unescape(one.get("value", "")) for one in inputs if "name" in one}
+    return {name: value for name, value in shown.items() if name.startswith("initial-")}
+
+
 def test_a_page_that_was_open_keeps_what_others_changed_meanwhile(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
-    shown = operator.get(page).context["adminform"].form
-    seen = {shown[name].html_initial_name: shown[name].value() or "" for name in shown.fields}
-    del seen["initial-allowed_models"]
-    html = operator.get(page).content.decode()
-    assert not [name for name in seen if f'name="{name}"' not in html]
+    seen = seen_on(page, operator)
     Tenant.objects.update(max_running=2, weight=7)
     form = keys_form(name="acme", weight=3, highest_band="normal", max_running="", **seen)
     assert operator.post(page, form).status_code == 302
@@ -241,3 +246,57 @@ def test_a_page_that_was_open_keeps_what_others_changed_meanwhile(operator: Clie
     assert (tenant.weight, tenant.max_running) == (3.0, 2)
     entry = AuditEntry.objects.get(action="change_tenant")
     assert entry.detail["values"] == {"weight": [7.0, 3.0]}
+
+
+@pytest.mark.parametrize("seen", [None, [], ["a", "b"]])
+def test_a_page_that_was_open_keeps_the_models_that_others_changed(
+    seen: list[str] | None, operator: Client
+) -> None:
+    pool = Pool.objects.create(name="zimg")
+    for name in ("a", "b"):
+        ModelConfig.objects.create(name=name, pool=pool, model_type="sync")
+    tenant = Tenant.objects.create(name="acme", allowed_models=seen)
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    hidden = seen_on(page, operator)
+    ticked = [NO_MODELS] if seen == [] else seen or []
+    Tenant.objects.update(allowed_models=["a"])
+    form = keys_form(name="acme", weight=3, highest_band="normal", allowed_models=ticked, **hidden)
+    assert operator.post(page, form).status_code == 302
+    tenant.refresh_from_db()
+    assert (tenant.weight, tenant.allowed_models) == (3.0, ["a"])
+
+
+def test_choices_that_the_user_changed_are_written(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme", allowed_models=["a", "b"])
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    hidden = seen_on(page, operator)
+    form = keys_form(name="acme", weight=1, highest_band="normal", allowed_models=[NO_MODELS], **hidden)
+    assert operator.post(page, form).status_code == 302
+    tenant.refresh_from_db()
+    assert tenant.allowed_models == []
+
+
+def test_a_keys_page_that_was_open_keeps_the_scopes_that_others_changed(operator: Client) -> None:
+    key, _ = create_key(Tenant.objects.create(name="acme"), "tenant", name="ci")
+    page = reverse("admin:jobs_apikey_change", args=[key.pk])
+    hidden = seen_on(page, operator)
+    ApiKey.objects.update(scopes=["read"])
+    assert operator.post(page, {"name": "new", **hidden}).status_code == 302
+    key.refresh_from_db()
+    assert (key.name, key.scopes) == ("new", ["read"])
+
+
+def test_a_users_page_that_was_open_gives_no_group_back(admin_client: Client) -> None:
+    write_groups()
+    user = User.objects.create_user("kim", is_staff=True)
+    user.groups.add(*Group.objects.all())
+    page = reverse("admin:auth_user_change", args=[user.pk])
+    hidden = seen_on(page, admin_client)
+    sent = {"username": "kim", "is_staff": "on", "is_active": "on", "email": "kim@example.org"}
+    sent |= {"groups": [group.pk for group in Group.objects.all()]}
+    sent |= {"date_joined_0": "2026-01-02", "date_joined_1": "03:04:05"}
+    user.groups.remove(Group.objects.get(name="operators"))
+    answer = admin_client.post(page, {**hidden, **sent})
+    assert answer.status_code == 302, answer.context["errors"]
+    user.refresh_from_db()
+    assert (user.email, [group.name for group in user.groups.all()]) == ("kim@example.org", ["viewers"])
