@@ -67,7 +67,7 @@ class System:
             leases=self._leases,
             send_wakes=self._send_wakes,
             wake_callbacks=lambda callbacks: None,
-            announce=Announcer(lambda: str(settings.REDIS_URL)),
+            announce=Announcer(settings.REDIS_URL),
             after=self._after,
             transport=self.gpus,
             parallel_probes=1,

@@ -59,14 +59,14 @@ def make_production_ports() -> Ports:
     return Ports(
         clock=clock,
         clock_watch=clock,
-        leases=RedisFleets(lambda: str(settings.REDIS_URL), layouts.refusal),
+        leases=RedisFleets(settings.REDIS_URL, layouts.refusal),
         send_wakes=hints.send_wakes,
         wake_callbacks=hints.wake_callbacks,
         wake_followers=hints.wake_followers,
         retryable=retryable,
         reopened=reopen,
         nodes_of=nodes_of,
-        announce=Announcer(lambda: str(settings.REDIS_URL)),
+        announce=Announcer(settings.REDIS_URL),
         database=ConnectionPool().connection,
         layouts=layouts,
     )

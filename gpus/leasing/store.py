@@ -521,18 +521,17 @@ class RedisLeases:
 class RedisFleets:
     """Creates `RedisLeases` per fleet on first use, with the durations of the settings.
 
-    A forked child process creates its own. url: of Redis, read on each call. refusal: as for `RedisLeases`,
-    by fleet.
+    A forked child process creates its own. url: of Redis. refusal: as for `RedisLeases`, by fleet.
     """
 
-    def __init__(self, url: Callable[[], str], refusal: Callable[[str], str] | None = None) -> None:
+    def __init__(self, url: str, refusal: Callable[[str], str] | None = None) -> None:
         self._url, self._refusal = url, refusal
         self._lock = threading.Lock()
-        self._stores: dict[tuple[int, str, str], RedisLeases] = {}
+        self._stores: dict[tuple[int, str], RedisLeases] = {}
 
     def __call__(self, fleet: str) -> RedisLeases:
         """Return the fleet's leases. Raises LeasingUnavailable if a cluster does not answer."""
-        which = (os.getpid(), self._url(), fleet)
+        which = os.getpid(), fleet
         with self._lock:
             if which not in self._stores:
                 self._stores[which] = self._make(fleet)
@@ -542,7 +541,7 @@ class RedisFleets:
         from django.conf import settings
 
         try:
-            client = connect(self._url())
+            client = connect(self._url)
         except FAILURES as error:
             raise LeasingUnavailable(f"Redis does not answer: {error}") from error
         knobs = settings.DISPATCHER

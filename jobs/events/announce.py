@@ -47,12 +47,11 @@ def read_announcement(message: bytes | str) -> list[str]:
 
 
 class Announcer:
-    """Publishes the ids of changed jobs. url: returns the URL of Redis, read at each call; the connection is
-    kept."""
+    """Publishes the ids of changed jobs. url: of Redis; the connection is made at the first call and kept."""
 
-    def __init__(self, url: Callable[[], str]) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._client: tuple[str, Any] = "", None
+        self._client: Any = None
         self._resting_until = 0.0
 
     def __call__(self, job_ids: Sequence[str]) -> None:
@@ -69,10 +68,9 @@ class Announcer:
             log.warning("announcement_failed", jobs=len(job_ids), error=str(error))
 
     def _connected(self) -> Any:
-        url = self._url()
-        if self._client[0] != url:
-            self._client = url, redis_client(url)
-        return self._client[1]
+        if self._client is None:
+            self._client = redis_client(self._url)
+        return self._client
 
 
 def redis_client(url: str) -> Any:

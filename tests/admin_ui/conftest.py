@@ -41,8 +41,8 @@ def web_browser(django_db_setup: None, valkey: EmbeddedValkey, chromium: Chromiu
     fleet's leases and announcements work. Such tests also need `transactional_db`."""
     real = replace(
         FakePorts().ports(),
-        leases=RedisFleets(lambda: valkey.url),
-        announce=Announcer(lambda: valkey.url),
+        leases=RedisFleets(valkey.url),
+        announce=Announcer(valkey.url),
     )
     with override_settings(REDIS_URL=valkey.url), pytest.MonkeyPatch.context() as patch:
         # playwright runs an event loop in this thread, which Django takes for asynchronous code

@@ -29,7 +29,7 @@ def test_a_servers_slots_follow_its_saves_and_its_deletion(
     *,
     django_capture_on_commit_callbacks: Callable[..., AbstractContextManager[Any]],
 ) -> None:
-    fleets = RedisFleets(lambda: valkey.url)
+    fleets = RedisFleets(valkey.url)
     leases = fleets(fleet)
     real = replace(fake_ports.ports(), leases=fleets)
     monkeypatch.setattr(ports, "production_ports", lambda: real)

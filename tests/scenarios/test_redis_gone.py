@@ -20,7 +20,7 @@ def test_a_flushed_redis_loses_no_job_and_runs_none_twice(system: System) -> Non
     ids = system.tenant.submit_batch("flushed", [{"gate": "flushed"}] * 10)
     beside = system.tenant.submit_batch("flushed-sync", [{"gate": "flushed"}] * 3)
     wait_for(lambda: len(server.running()) == 2 and sync.running(), what="full slots")
-    leases = RedisFleets(lambda: str(system.facts["redis_url"]))("main")
+    leases = RedisFleets(system.facts["redis_url"])("main")
     before = leases.generation()
 
     with system.redis() as redis:

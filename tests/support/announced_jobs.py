@@ -33,7 +33,7 @@ def end_job(job_id: str, *, tell: bool = True) -> None:
         ended = end_waiting(job_id, JobState.FAILED, timezone.now(), code="deadline_exceeded", message="late")
     assert ended.won
     if tell:
-        Announcer(lambda: str(settings.REDIS_URL))([job_id])
+        Announcer(settings.REDIS_URL)([job_id])
 
 
 def say(job_id: str, *words: str) -> None:

@@ -83,7 +83,7 @@ class State:
     _leases: RedisFleets = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._leases = RedisFleets(lambda: self.redis_url)
+        self._leases = RedisFleets(self.redis_url)
 
     def use_database_port(self, port: int) -> None:
         """Use this port for every thread's next connection."""

@@ -105,13 +105,13 @@ def test_a_master_is_found_by_its_sentinels(tmp_path: Path) -> None:
 
 def test_a_cluster_that_does_not_answer_makes_leasing_unavailable() -> None:
     with pytest.raises(LeasingUnavailable, match="does not answer"):
-        RedisFleets(lambda: "redis+cluster://127.0.0.1:1")("main")
+        RedisFleets("redis+cluster://127.0.0.1:1")("main")
 
 
 def test_a_store_is_made_once_per_process_and_fleet(
     valkey: EmbeddedValkey, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleets = RedisFleets(lambda: valkey.url)
+    fleets = RedisFleets(valkey.url)
     one = fleets(fleet)
     assert fleets(fleet) is one
     assert fleets(f"{fleet}b") is not one

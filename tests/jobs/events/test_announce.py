@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
@@ -14,7 +15,7 @@ def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
         listener.subscribe(channel())
         listener.get_message(timeout=30)
         ids = [f"job{number}" for number in range(1200)]
-        Announcer(lambda: redis_url)(ids)
+        Announcer(redis_url)(ids)
         result: list[list[str]] = []
         while sum(map(len, result)) < len(ids):
             message = listener.get_message(timeout=30)
@@ -26,25 +27,24 @@ def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
 
 def test_an_empty_list_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing, "redis_client", None)
-    Announcer(lambda: "redis://127.0.0.1:1/0")([])
+    Announcer("redis://127.0.0.1:1/0")([])
 
 
 def test_without_redis_one_call_tries_and_the_others_return_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tries: list[str] = []
-
-    def url() -> str:
-        tries.append("redis://127.0.0.1:1/0")
-        return tries[-1]
-
-    announce = Announcer(url)
-    for _ in range(100):
+    with socket.create_server(("127.0.0.1", 0)) as refusing:
+        refusing.settimeout(10)
+        announce = Announcer(f"redis://127.0.0.1:{refusing.getsockname()[1]}/0")
+        for _ in range(100):
+            announce(["job"])
+        refusing.accept()[0].close()
+        monkeypatch.setattr(announce, "_resting_until", time.monotonic())
         announce(["job"])
-    assert len(tries) == 1
-    monkeypatch.setattr(announce, "_resting_until", time.monotonic())
-    announce(["job"])
-    assert len(tries) == 2
+        refusing.accept()[0].close()
+        refusing.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            refusing.accept()
 
 
 def test_announcing_through_sentinel_takes_no_longer() -> None:

@@ -91,7 +91,7 @@ def test_a_deleted_job_ends_its_followers(web: Web, tenant: Account, running: Jo
     assert [next(lines) for _ in range(3)] == ["one", "two", "three"]
     Event.objects.filter(job=running).delete()
     Job.objects.filter(id=running.id).delete()
-    Announcer(lambda: str(settings.REDIS_URL))([running.id])
+    Announcer(settings.REDIS_URL)([running.id])
     assert list(lines) == []
 
 

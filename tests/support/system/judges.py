@@ -27,7 +27,7 @@ class Judge:
 
     @property
     def leases(self) -> Leases:
-        return RedisFleets(lambda: str(self._system.facts["redis_url"]))("main")
+        return RedisFleets(self._system.facts["redis_url"])("main")
 
     @contextmanager
     def rows(self) -> Iterator[None]:
