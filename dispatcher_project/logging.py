@@ -57,6 +57,7 @@ _QUIET = {
     "celery.worker.strategy": "WARNING",
     "kombu": "WARNING",
     "amqp": "WARNING",
+    "django.request": "ERROR",  # a refusal is no warning; `request_finished` has it with its code
     "django.server": "WARNING",
     "tornado.access": "WARNING",
     "urllib3": "WARNING",

@@ -28,7 +28,8 @@ except ValueError: structlog.get_logger("ours").exception("failed", job_id="J2")
 structlog.get_logger("ours").info("request_started", request="POST /push/J1?token=abc.def&x=1")
 class Request:
     def __repr__(self): return "<WSGIRequest: POST '/refused/J1?token=ghi.jkl'>"
-logging.getLogger("django.request").warning("Not Found: /refused/J1", extra={{"request": Request()}})
+logging.getLogger("django.request").warning("Conflict: /refused/J3", extra={{"request": Request()}})
+logging.getLogger("django.request").error("Service Unavailable: /refused/J1", extra={{"request": Request()}})
 """
 
 
@@ -104,6 +105,10 @@ def test_a_long_url_is_not_logged_whole() -> None:
     assert said.startswith("GET /api/v1/queue/jobs?tag=a&tag=a")
     assert said.endswith("… (60023 characters)")
     assert len(said) < 1100
+
+
+def test_a_refused_request_is_no_warning_of_its_own() -> None:
+    assert "/refused/J3" not in logged("json")
 
 
 def test_an_unknown_style_or_level_is_refused() -> None:
