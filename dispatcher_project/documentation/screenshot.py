@@ -44,11 +44,11 @@ def signed_in_tab(facts: dict[str, Any], width: int, height: int) -> Iterator[An
     """Open a tab of a browser that shows the overview to the administrator of `up`. Raises NoPicture."""
     browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if browser is None:
-        raise NoPicture(f"none of {', '.join(CHROMIUM)} is on PATH")
+        raise NoPicture(f"no browser is installed: none of {', '.join(CHROMIUM)} is on PATH")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
-        raise NoPicture(f"{error}; playwright must be installed") from None
+        raise NoPicture(f"{error}; `manage.py test` installs it into .venv") from None
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         page = chromium.new_page(viewport={"width": width, "height": height})
