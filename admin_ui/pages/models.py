@@ -12,7 +12,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 
 from admin_ui.actions.machine_actions import circuit_text, close_circuits
 from admin_ui.actions.operations import actor, confirm_first, for_each
-from admin_ui.parts.base_pages import ReadOnlyAdmin
+from admin_ui.parts.base_pages import ReadOnlyAdmin, lock_row
 from admin_ui.parts.filters import ModelTypeFilter, OpenQuarantineFilter
 from admin_ui.parts.fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from admin_ui.parts.formatting import job_link, list_link, model_link, server_link
@@ -66,7 +66,15 @@ class ModelConfigPages(LiveAdmin):
         ("Result", {"fields": _RESULT}),
     )
 
+    def lock(self, row: ModelConfig) -> None:
+        """Lock the pool first, as registrations do: its fields are in the model's version."""
+        lock_row(row.pool)
+        super().lock(row)
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if not change:
+            lock_row(obj.pool)
+            obj.pool.refresh_from_db()
         before = read_stored_fields(obj.name) if change else None
         super().save_model(request, obj, form, change)
         record_version(obj, obj.pool, before=before, by=actor(request))
@@ -100,7 +108,7 @@ class PoolPages(LiveAdmin):
     fields = (("name", "fleet"), ("algorithm", "affinity_patience_seconds"))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        models = read_pool_models(Pool.objects.select_for_update().get(pk=obj.pk)) if change else []
+        models = read_pool_models(Pool.objects.get(pk=obj.pk)) if change else []
         super().save_model(request, obj, form, change)
         record_versions(models, obj, by=actor(request))
 

@@ -73,14 +73,20 @@ class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
             self._audit(request, "change", obj, message)
         return super().log_change(request, obj, message)
 
+    def lock(self, row: Any) -> None:
+        """Lock what a change of the row reads, until the transaction ends."""
+        lock_row(row)
+
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with transaction.atomic():
+            self.lock(obj)  # before Django collects the rows that refer to it
             self._audit(request, "delete", obj, None)
             super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         with transaction.atomic():
-            for row in queryset:
+            for row in queryset.order_by("pk"):
+                self.lock(row)
                 self._audit(request, "delete", row, None)
             super().delete_queryset(request, queryset)
 
@@ -166,7 +172,9 @@ class OperatorAdmin(AuditedAdmin):
         """Lock the row before a POST reads it: its form saves all columns as they were read."""
         with transaction.atomic() if request.method == "POST" else nullcontext():
             if request.method == "POST" and object_id is not None:
-                lock_row(self.get_object(request, unquote(object_id)))
+                row = self.get_object(request, unquote(object_id))
+                if row is not None:
+                    self.lock(row)
             response: HttpResponse = super().changeform_view(request, object_id, *args, **kwargs)
             return response
 
@@ -183,11 +191,10 @@ class OperatorAdmin(AuditedAdmin):
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
 
-def lock_row(row: Model | None) -> None:
+def lock_row(row: Model) -> None:
     """Lock a row until the transaction ends; rows that refer to it may still be inserted."""
-    if row is not None:
-        rows = type(row)._base_manager.select_for_update(no_key=True)
-        rows.filter(pk=row.pk).values_list("pk").first()
+    rows = type(row)._base_manager.select_for_update(no_key=True)
+    rows.filter(pk=row.pk).values_list("pk").first()
 
 
 def is_list(request: HttpRequest) -> bool:

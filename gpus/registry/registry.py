@@ -261,8 +261,9 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
             status=409,
         )
     home_name = config.pool_id if config else (pool or name)
-    # the pool is locked first, because its fields are in the versions of all its models
-    home, _ = Pool.objects.select_for_update().get_or_create(
+    # the pool is locked first, because its fields are in the versions of all its models; no_key: the page of
+    # a server holds the server's row, for which a registration waits, when it inserts a row of the model
+    home, _ = Pool.objects.select_for_update(no_key=True).get_or_create(
         name=home_name, defaults={"fleet": fleet or "main"}
     )
     if fleet is not None and home.fleet != fleet:
@@ -272,7 +273,7 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
             pointer="/fleet",
             status=409,
         )
-    rows = ModelConfig.objects.select_for_update()
+    rows = ModelConfig.objects.select_for_update(no_key=True)
     config, created = rows.get_or_create(name=name, defaults={"pool": home})
     return config, home, created
 
