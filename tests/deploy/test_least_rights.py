@@ -25,10 +25,10 @@ from gpus.runners.base import RunRequest
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.worker_state import WorkerProcess
 from tests.support.factories import make_model
-from tests.support.fakes import Told, make_ports
+from tests.support.fakes import PortCalls, make_ports
 from tests.support.saving_runner import SavingRunner
-from tests.support.shop import open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import make_harness, state
 
 FOLDER = ROOT / "deploy/least_rights"
 GRANTED = {
@@ -99,18 +99,18 @@ def test_a_worker_runs_a_job_with_its_role_and_user_alone(
 ) -> None:
     node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0))
     node.start()
-    shop = open_shop(valkey.url, fleet, make_model("m"), f"{node.url}/generate", node=node)
-    job = shop.submit({"seconds": 0.01})
-    shop.ports = make_ports(RedisLeases(gpu_user, fleet), clock=SystemClock(), told=Told())
+    harness = make_harness(valkey.url, fleet, make_model("m"), f"{node.url}/generate", node=node)
+    job = harness.submit({"seconds": 0.01})
+    harness.ports = make_ports(RedisLeases(gpu_user, fleet), clock=SystemClock(), calls=PortCalls())
     try:
         if gpu_role:
             connections.settings["default"]["USER"] = gpu_role
             with ThreadPoolExecutor(1) as thread:
                 assert thread.submit(_user_of_a_new_thread).result() == gpu_role
-        shop.work(shop.worker()).join(60)
+        harness.work(harness.worker()).join(60)
         wait_for(lambda: state(job) == "completed")
     finally:
-        shop.close()
+        harness.close()
         node.stop()
 
 
@@ -122,21 +122,21 @@ def test_a_worker_saves_a_file_and_a_long_result_with_its_role(
     def run(request: RunRequest) -> Any:
         return {"file": request.save(io.BytesIO(b"pixels" * 100)), "text": "x" * 5000}
 
-    shop = open_shop(valkey.url, fleet, make_model("m", max_retries=0), "http://127.0.0.1:9/run")
-    job = shop.submit()
-    shop.ports = make_ports(RedisLeases(gpu_user, fleet), clock=SystemClock(), told=Told())
+    harness = make_harness(valkey.url, fleet, make_model("m", max_retries=0), "http://127.0.0.1:9/run")
+    job = harness.submit()
+    harness.ports = make_ports(RedisLeases(gpu_user, fleet), clock=SystemClock(), calls=PortCalls())
     try:
         if gpu_role:
             connections.settings["default"]["USER"] = gpu_role
         worker = GpuWorker(
-            shop.ports, WorkerProcess(shop.ports.transport, runners=lambda spec: SavingRunner(run))
+            harness.ports, WorkerProcess(harness.ports.transport, runners=lambda spec: SavingRunner(run))
         )
         worker.start()
-        shop.workers.append(worker)
-        shop.work(worker).join(60)
+        harness.workers.append(worker)
+        harness.work(worker).join(60)
         wait_for(lambda: state(job) == "completed")
     finally:
-        shop.close()
+        harness.close()
     rows = Artifact.objects.order_by("bytes").values_list("bytes", "state")
     assert [state for _, state in rows] == ["stored", "stored"]
     assert ArtifactUse.objects.filter(job=job.id).count() == 2

@@ -21,8 +21,8 @@ from tests.examples.turnstile_server import TurnstileServer
 from tests.support.by_process import run_sweep
 from tests.support.factories import make_model
 from tests.support.fake_leases import FakeLeases
-from tests.support.shop import open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,18 +62,18 @@ def test_a_job_is_run_by_it_and_waits_once_it_is_removed(
 ) -> None:
     with installed("runner_package", tmp_path):
         model = make_model("m", model_type="turnstile", poll_interval=0.05)
-        shop = open_shop(valkey.url, fleet, model, server.url)
-        job = shop.submit({"prompt": "x"})
-        shop.worker().work("m")
+        harness = make_harness(valkey.url, fleet, model, server.url)
+        job = harness.submit({"prompt": "x"})
+        harness.worker().work("m")
         wait_for(lambda: state(job) == JobState.COMPLETED)
         assert Job.objects.get(id=job.id).result == {"prompt": "x"}
         assert Attempt.objects.get(job=job).remote_id == "t/1"
     rows_changed.send(None)
-    run_sweep("mirror_registry", shop.ports)
-    waiting = shop.submit({"prompt": "y"})
-    shop.worker().work("m")
+    run_sweep("mirror_registry", harness.ports)
+    waiting = harness.submit({"prompt": "y"})
+    harness.worker().work("m")
     assert state(waiting) == JobState.QUEUED
     waiting.refresh_from_db()
-    assert explain_job(waiting, shop.ports).reasons[0].code == "no_runner"
-    shop.close()
+    assert explain_job(waiting, harness.ports).reasons[0].code == "no_runner"
+    harness.close()
     assert len(server.seen) == 1

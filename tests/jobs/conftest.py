@@ -1,4 +1,4 @@
-"""A shop with a GPU node, for all rooms of jobs."""
+"""A harness with a GPU node, for all rooms of jobs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from tests.support.factories import make_model
-from tests.support.shop import Shop, open_shop
+from tests.support.worker_harness import WorkerHarness, make_harness
 
 
 @pytest.fixture
-def shop(valkey, fleet, request) -> Iterator[Shop]:
+def harness(valkey, fleet, request) -> Iterator[WorkerHarness]:
     options = getattr(request, "param", {})
     slots, mode = options.get("slots", 1), options.get("mode", "sync")
     handler = options.get("handler", "gpu_host.node.simulator:run")
@@ -27,7 +27,7 @@ def shop(valkey, fleet, request) -> Iterator[Shop]:
         cancel_endpoint_template="/cancel/{job_id}",
         poll_interval=0.05,
     )
-    shop = open_shop(valkey.url, fleet, model, f"{node.url}/generate", slots=slots, node=node)
-    yield shop
-    shop.close()
+    harness = make_harness(valkey.url, fleet, model, f"{node.url}/generate", slots=slots, node=node)
+    yield harness
+    harness.close()
     node.stop()

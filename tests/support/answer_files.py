@@ -15,8 +15,8 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from tests.support.factories import make_model
 from tests.support.servers.answering import Answering, answering
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 20_000
 
@@ -28,13 +28,13 @@ def server() -> Iterator[Answering]:
 
 
 @pytest.fixture
-def shop(valkey, fleet, server, settings, tmp_path) -> Iterator[Shop]:
+def harness(valkey, fleet, server, settings, tmp_path) -> Iterator[WorkerHarness]:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0, artifact_save_seconds=0.5)
     model = make_model("m", max_retries=1, max_run_seconds=60.0)
-    shop = open_shop(valkey.url, fleet, model, f"{server.url}/run")
-    yield shop
-    shop.close()
+    harness = make_harness(valkey.url, fleet, model, f"{server.url}/run")
+    yield harness
+    harness.close()
 
 
 def limited(settings: Any, **values: Any) -> None:
@@ -45,9 +45,9 @@ def configure(**values: Any) -> None:
     ModelConfig.objects.filter(name="m").update(**values)
 
 
-def run_once(shop: Shop, until: JobState = JobState.COMPLETED) -> Job:
-    job = shop.submit()
-    shop.worker().work("m")
+def run_once(harness: WorkerHarness, until: JobState = JobState.COMPLETED) -> Job:
+    job = harness.submit()
+    harness.worker().work("m")
     wait_for(lambda: state(job) not in (JobState.QUEUED, JobState.RUNNING))
     job.refresh_from_db()
     assert job.state == until, job.error_message
@@ -59,13 +59,13 @@ def answer(server: Answering, result: Any, **envelope: Any) -> None:
     server.post = lambda payload: body
 
 
-def content(shop: Shop, reference: Any) -> tuple[bytes, str]:
+def content(harness: WorkerHarness, reference: Any) -> tuple[bytes, str]:
     row = Artifact.objects.get(pk=reference["$artifact"])
-    return b"".join(shop.ports.artifact_store.chunks(row.key)), row.content_type
+    return b"".join(harness.ports.artifact_store.chunks(row.key)), row.content_type
 
 
-def failed(shop: Shop, error: type[Exception], code: str, *, retried: bool = False) -> str:
-    job = run_once(shop, JobState.RETRYING if retried else JobState.FAILED)
+def failed(harness: WorkerHarness, error: type[Exception], code: str, *, retried: bool = False) -> str:
+    job = run_once(harness, JobState.RETRYING if retried else JobState.FAILED)
     assert job.error_code == code
     assert not Artifact.objects.exists()
     return str(job.error_message or Attempt.objects.get().error_message)

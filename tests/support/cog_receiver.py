@@ -12,10 +12,10 @@ from foundation.secrets import verified
 from jobs.api.push import PushResult
 from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from tests.support.servers.handlers import QuietHandler, serve_handler
-from tests.support.shop import Shop
+from tests.support.worker_harness import WorkerHarness
 
 
-def push_route(shop: Shop) -> AbstractContextManager[str]:
+def push_route(harness: WorkerHarness) -> AbstractContextManager[str]:
     """Serve the route that results are pushed to, over a real socket, at the yielded URL."""
 
     class Route(QuietHandler):
@@ -26,7 +26,7 @@ def push_route(shop: Shop) -> AbstractContextManager[str]:
             attempt, job = verified(token, purpose=PUSH_TOKEN), parts.path.rpartition("/")[2]
             if attempt is not None:
                 body = read_json(raw, PushResult.escaped_fields)
-                accept_push(job, attempt, body, len(raw), ports=shop.ports)
+                accept_push(job, attempt, body, len(raw), ports=harness.ports)
             connection.close()
             self.send_response(401 if attempt is None else 200)
             self.send_header("Content-Length", "0")

@@ -1,4 +1,4 @@
-"""The world in place of the real one: clocks, a Redis that is away, ports that note what they are told."""
+"""Fakes: clocks, a Redis that does not answer, ports that record their calls."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class AbsentLeases:
 
 
 @dataclass
-class Told:
-    """What services told the world through their ports."""
+class PortCalls:
+    """What services sent through their ports."""
 
     announced: list[str] = field(default_factory=list)
     callbacks: list[str] = field(default_factory=list)
@@ -73,21 +73,21 @@ class Told:
 
 
 def make_ports(
-    leases: Leases | None = None, *, clock: Any = None, told: Told | None = None, wake: bool = True
+    leases: Leases | None = None, *, clock: Any = None, calls: PortCalls | None = None, wake: bool = True
 ) -> Ports:
     """Without leases: a Redis that is away."""
-    heard = told or Told()
+    recorded = calls or PortCalls()
     layer: Any = leases or AbsentLeases()
 
     def send(wakes: Sequence[Wakes]) -> int:
-        heard.wakes.extend(wakes)
+        recorded.wakes.extend(wakes)
         return sum(w.count for w in wakes) if wake else 0
 
     return Ports(
         clock=clock or ManualClock(),
         leases=lambda fleet: layer,
         send_wakes=send,
-        wake_callbacks=heard.callbacks.extend,
-        announce=heard.announced.extend,
+        wake_callbacks=recorded.callbacks.extend,
+        announce=recorded.announced.extend,
         after=lambda seconds, work: None,
     )

@@ -11,7 +11,7 @@ from artifacts.models import Artifact, ArtifactUse
 from gpus.models import ModelConfig
 from jobs.models import Job
 from tests.support.factories import make_tenant
-from tests.workflows.theatre import Theatre, model
+from tests.workflows.workflow_harness import WorkflowHarness, model
 from workflows import erasing
 from workflows.domain.states import RunState
 from workflows.models import CachedOutput, Node, Run
@@ -30,21 +30,21 @@ CHAIN = {
 }
 
 
-def ran(theatre: Theatre, x: Any = 0, definition: Any = CHAIN) -> Run:
-    run = theatre.start(definition, {"x": x})
+def ran(harness: WorkflowHarness, x: Any = 0, definition: Any = CHAIN) -> Run:
+    run = harness.start(definition, {"x": x})
 
     def ended() -> bool:
         from workflows.sweeps import due_waits
 
-        due_waits.sweep(theatre.ports)
+        due_waits.sweep(harness.ports)
         return run.state != RunState.RUNNING
 
-    theatre.until(run, ended)
+    harness.until(run, ended)
     return run
 
 
-def test_the_same_content_runs_once(theatre: Theatre) -> None:
-    first, second = ran(theatre), ran(theatre)
+def test_the_same_content_runs_once(harness: WorkflowHarness) -> None:
+    first, second = ran(harness), ran(harness)
     assert [first.output, second.output] == [0, 0]
     assert Job.objects.count() == 1
     node = Node.objects.get(run=second, key="a")
@@ -52,64 +52,64 @@ def test_the_same_content_runs_once(theatre: Theatre) -> None:
     assert second.node_states == {"a": "completed", "b": "completed"}
 
 
-def test_other_content_another_configuration_and_another_tenant_run_anew(theatre: Theatre) -> None:
-    ran(theatre, 0)
-    ran(theatre, 0.001)
+def test_other_content_another_configuration_and_another_tenant_run_anew(harness: WorkflowHarness) -> None:
+    ran(harness, 0)
+    ran(harness, 0.001)
     assert Job.objects.count() == 2
     config = ModelConfig.objects.get(name="m")
     config.max_retries = 1
     config.save()
-    ran(theatre, 0)
+    ran(harness, 0)
     assert Job.objects.count() == 3
-    theatre.tenant = make_tenant("other")
-    ran(theatre, 0)
+    harness.tenant = make_tenant("other")
+    ran(harness, 0)
     assert Job.objects.count() == 4
     assert CachedOutput.objects.count() == 4, "no tenant replaces the entry of another"
 
 
-def test_a_result_that_is_too_old_erased_or_removed_is_not_taken(theatre: Theatre) -> None:
-    run = ran(theatre)
+def test_a_result_that_is_too_old_erased_or_removed_is_not_taken(harness: WorkflowHarness) -> None:
+    run = ran(harness)
     CachedOutput.objects.update(expires_at=run.created_at - timedelta(seconds=1))
-    run = ran(theatre)
+    run = ran(harness)
     assert Job.objects.count() == 2
-    erasing.erase_run_data(run.id, ports=theatre.ports)
-    run = ran(theatre)
+    erasing.erase_run_data(run.id, ports=harness.ports)
+    run = ran(harness)
     assert Job.objects.count() == 3
     CachedOutput.objects.update(job_id="0" * 26)  # retention removed it
-    ran(theatre)
+    ran(harness)
     assert Job.objects.count() == 4
 
 
 @pytest.mark.database
-def test_a_result_whose_artifact_is_gone_is_not_taken(theatre: Theatre) -> None:
-    run = ran(theatre)
+def test_a_result_whose_artifact_is_gone_is_not_taken(harness: WorkflowHarness) -> None:
+    run = ran(harness)
     artifact = Artifact.objects.create(
-        id="A" * 26, tenant_id=theatre.tenant.pk, bytes=1, sha256="0" * 64, created_at=run.created_at,
+        id="A" * 26, tenant_id=harness.tenant.pk, bytes=1, sha256="0" * 64, created_at=run.created_at,
         expires_at=run.created_at + timedelta(days=1), state=Artifact.State.STORED,
     )  # fmt: skip
     Job.objects.update(result={"echo": 0, "image": {"$artifact": artifact.id}})
-    ran(theatre)
+    ran(harness)
     assert Job.objects.count() == 1
     Artifact.objects.update(state=Artifact.State.GONE)
-    ran(theatre)
+    ran(harness)
     assert Job.objects.count() == 2
 
 
 @pytest.mark.database
-def test_a_result_that_names_an_artifact_of_another_tenant_is_not_taken(theatre: Theatre) -> None:
+def test_a_result_that_names_an_artifact_of_another_tenant_is_not_taken(harness: WorkflowHarness) -> None:
     """A use of it by the run would keep it there, also from its erasure."""
-    run = ran(theatre)
+    run = ran(harness)
     artifact = Artifact.objects.create(
         id="A" * 26, tenant_id=make_tenant("other").pk, bytes=1, sha256="0" * 64, created_at=run.created_at,
         expires_at=run.created_at + timedelta(days=1), state=Artifact.State.STORED,
     )  # fmt: skip
     Job.objects.update(result={"echo": 0, "image": {"$artifact": artifact.id}})
-    ran(theatre)
+    ran(harness)
     assert Job.objects.count() == 2
     assert not ArtifactUse.objects.exists()
 
 
-def test_a_map_takes_cached_results_of_its_children_in_order(theatre: Theatre) -> None:
+def test_a_map_takes_cached_results_of_its_children_in_order(harness: WorkflowHarness) -> None:
     each = {
         "nodes": {
             "all": {
@@ -119,17 +119,17 @@ def test_a_map_takes_cached_results_of_its_children_in_order(theatre: Theatre) -
         },
         "output": {"$ref": "all[*].echo"},
     }
-    assert ran(theatre, [1, 2, 3], each).output == [1, 2, 3]
-    assert ran(theatre, [3, 4, 1, 1], each).output == [3, 4, 1, 1]
+    assert ran(harness, [1, 2, 3], each).output == [1, 2, 3]
+    assert ran(harness, [3, 4, 1, 1], each).output == [3, 4, 1, 1]
     assert Job.objects.count() == 4
-    assert ran(theatre, [4, 2], each).output == [4, 2]
+    assert ran(harness, [4, 2], each).output == [4, 2]
     assert Job.objects.count() == 4, "a map of cached results alone ends, too"
 
 
-def test_entries_that_have_expired_are_deleted(theatre: Theatre) -> None:
-    run = ran(theatre)
-    old_runs.sweep(theatre.ports)
+def test_entries_that_have_expired_are_deleted(harness: WorkflowHarness) -> None:
+    run = ran(harness)
+    old_runs.sweep(harness.ports)
     assert CachedOutput.objects.count() == 1
     CachedOutput.objects.update(expires_at=run.created_at - timedelta(seconds=1))
-    old_runs.sweep(theatre.ports)
+    old_runs.sweep(harness.ports)
     assert CachedOutput.objects.count() == 0

@@ -17,7 +17,7 @@ from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback
 from jobs.sweeps import retention
 from tests.support.receivers import Receiver, deliver, loopback_allowed, receiver
-from tests.workflows.theatre import Theatre, model
+from tests.workflows.workflow_harness import WorkflowHarness, model
 from workflows import operations
 from workflows.domain.advance import RunEnd
 from workflows.domain.states import RunState
@@ -34,16 +34,16 @@ DEFINITION = {"nodes": NODES, "output": {"said": {"$ref": "a.echo"}}}
 FAILING = {"nodes": {"a": model(payload={"fault": {"$ref": "inputs.fault"}})}}
 
 
-def ended(theatre: Theatre, url: str, definition: Any = DEFINITION, inputs: Any = None) -> Run:
-    run = theatre.start(definition, {"x": "a secret"} if inputs is None else inputs, callback_url=url)
-    return theatre.to_end(run)
+def ended(harness: WorkflowHarness, url: str, definition: Any = DEFINITION, inputs: Any = None) -> Run:
+    run = harness.start(definition, {"x": "a secret"} if inputs is None else inputs, callback_url=url)
+    return harness.to_end(run)
 
 
 @pytest.mark.usefixtures("loopback_allowed")
-def test_the_end_of_a_run_is_signed_and_sent_once(theatre: Theatre, receiver: Receiver) -> None:
-    secret, woken = renew_secret(theatre.tenant), list[str]()
-    theatre.ports = theatre.advancer.ports = replace(theatre.ports, wake_callbacks=woken.extend)
-    run = ended(theatre, receiver.url)
+def test_the_end_of_a_run_is_signed_and_sent_once(harness: WorkflowHarness, receiver: Receiver) -> None:
+    secret, woken = renew_secret(harness.tenant), list[str]()
+    harness.ports = harness.advancer.ports = replace(harness.ports, wake_callbacks=woken.extend)
+    run = ended(harness, receiver.url)
     [message] = Callback.objects.all()
     assert (message.job_id, message.subject, woken) == (None, f"run:{run.id}", [message.id])
     assert deliver(message.id, now=timezone.now()) == "delivered"
@@ -56,10 +56,10 @@ def test_the_end_of_a_run_is_signed_and_sent_once(theatre: Theatre, receiver: Re
     }  # fmt: skip
 
 
-def test_each_round_has_its_own_callback(theatre: Theatre) -> None:
-    run = ended(theatre, "https://hooks.example.com/", FAILING, {"fault": "fail"})
-    operations.restart_run(run.id, ports=theatre.ports)
-    theatre.to_end(run)
+def test_each_round_has_its_own_callback(harness: WorkflowHarness) -> None:
+    run = ended(harness, "https://hooks.example.com/", FAILING, {"fault": "fail"})
+    operations.restart_run(run.id, ports=harness.ports)
+    harness.to_end(run)
     bodies = [json.loads(one.body) for one in Callback.objects.order_by("id")]
     assert [(body["round"], body["status"]) for body in bodies] == [(1, "failed"), (2, "failed")]
     assert bodies[0]["error"]["code"] == "node_failed"
@@ -67,15 +67,17 @@ def test_each_round_has_its_own_callback(theatre: Theatre) -> None:
 
 
 @pytest.mark.database
-def test_a_second_callback_of_a_round_is_impossible(theatre: Theatre) -> None:
-    run = ended(theatre, "https://hooks.example.com/")
+def test_a_second_callback_of_a_round_is_impossible(harness: WorkflowHarness) -> None:
+    run = ended(harness, "https://hooks.example.com/")
     again = callback_for(run, RunEnd(RunState.COMPLETED), None, now=timezone.now())
     assert again is not None
     with pytest.raises(IntegrityError):
         again.save(force_insert=True)
 
 
-def test_a_run_does_not_end_without_its_callback(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_not_end_without_its_callback(
+    harness: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The transaction that ends the run is the one that writes the row."""
     real = advancing.statements.delete_all
 
@@ -84,53 +86,53 @@ def test_a_run_does_not_end_without_its_callback(theatre: Theatre, monkeypatch: 
         if Callback.objects.exists():
             raise SystemExit("the process dies here")
 
-    run = theatre.start(DEFINITION, {"x": 1}, callback_url="https://hooks.example.com/")
+    run = harness.start(DEFINITION, {"x": 1}, callback_url="https://hooks.example.com/")
     monkeypatch.setattr(advancing.statements, "delete_all", fail)
     with pytest.raises(SystemExit, match="dies"):
-        theatre.to_end(run)
+        harness.to_end(run)
     run.refresh_from_db()
     assert (run.state, Callback.objects.count()) == ("running", 0)
     monkeypatch.undo()
-    theatre.to_end(run)
+    harness.to_end(run)
     assert Callback.objects.count() == 1
 
 
 @pytest.mark.database
-def test_a_stalled_run_gets_its_callback(theatre: Theatre) -> None:
-    theatre.keeps_laws = False  # no node ends
-    run = theatre.start(DEFINITION, {"x": 1}, callback_url="https://hooks.example.com/")
-    theatre.advance(run)
+def test_a_stalled_run_gets_its_callback(harness: WorkflowHarness) -> None:
+    harness.keeps_laws = False  # no node ends
+    run = harness.start(DEFINITION, {"x": 1}, callback_url="https://hooks.example.com/")
+    harness.advance(run)
     connection.cursor().execute("DELETE FROM workflows_node WHERE run_id = %s", [run.id])
     Run.objects.filter(id=run.id).update(created_at=timezone.now() - timedelta(hours=1))
-    stalled_runs.sweep(theatre.ports)
+    stalled_runs.sweep(harness.ports)
     [message] = Callback.objects.all()
     assert json.loads(message.body)["error"]["code"] == "stalled"
 
 
-def test_an_address_that_must_not_be_called_starts_no_run(theatre: Theatre) -> None:
+def test_an_address_that_must_not_be_called_starts_no_run(harness: WorkflowHarness) -> None:
     with pytest.raises(CallbackUrlRefused):
-        theatre.start(DEFINITION, {"x": 1}, callback_url="http://127.0.0.1/hook")
+        harness.start(DEFINITION, {"x": 1}, callback_url="http://127.0.0.1/hook")
     assert not Run.objects.exists()
 
 
 @pytest.mark.database
 def test_old_runs_go_with_their_callbacks_once_these_were_sent(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    harness: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ended(theatre, "https://hooks.example.com/")
+    run = ended(harness, "https://hooks.example.com/")
     monkeypatch.setattr(retention, "summed_up_to", lambda: 2**40)  # all is counted
     Run.objects.filter(id=run.id).update(finished_at=timezone.now() - timedelta(days=999))
-    old_runs.sweep(theatre.ports)
+    old_runs.sweep(harness.ports)
     assert Run.objects.exists(), "the callback is pending"
     Callback.objects.update(state="delivered")
-    old_runs.sweep(theatre.ports)
+    old_runs.sweep(harness.ports)
     assert not Run.objects.exists()
     assert not Callback.objects.exists()
 
 
 @pytest.mark.database
-def test_erasing_a_run_erases_its_callbacks(theatre: Theatre) -> None:
-    run = ended(theatre, "https://hooks.example.com/")
+def test_erasing_a_run_erases_its_callbacks(harness: WorkflowHarness) -> None:
+    run = ended(harness, "https://hooks.example.com/")
     assert "a secret" in Callback.objects.get().body
-    erase_run_data(run.id, ports=theatre.ports)
+    erase_run_data(run.id, ports=harness.ports)
     assert "a secret" not in Callback.objects.get().body

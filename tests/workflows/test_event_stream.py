@@ -18,7 +18,7 @@ from jobs.operations.tenants import create_key
 from tests.support.announced_jobs import new_job, read_stream
 from tests.support.factories import make_tenant
 from tests.support.servers.web import Web, running_web
-from tests.workflows.theatre import Theatre, model
+from tests.workflows.workflow_harness import WorkflowHarness, model
 from workflows import event_stream, operations
 from workflows.event_stream import PLACE, Place, RunReader, RunStreamEvent
 from workflows.models import Node, Run
@@ -61,9 +61,9 @@ def all_of(run: Run) -> set[tuple[str, str, int]]:
     }
 
 
-def test_a_stream_has_the_events_of_the_run_and_of_all_its_jobs(theatre: Theatre) -> None:
-    stranger = new_job(theatre.tenant)
-    run = theatre.to_end(theatre.start(MAP))
+def test_a_stream_has_the_events_of_the_run_and_of_all_its_jobs(harness: WorkflowHarness) -> None:
+    stranger = new_job(harness.tenant)
+    run = harness.to_end(harness.start(MAP))
     reader = Reader(run)
     events = reader.read(reader.connect())
     assert set(names(events)) == all_of(run)
@@ -74,8 +74,8 @@ def test_a_stream_has_the_events_of_the_run_and_of_all_its_jobs(theatre: Theatre
     assert not any(event.data.get("job_id") == stranger.id for event in events)
 
 
-def test_a_stream_goes_on_after_any_of_its_events(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start(MAP))
+def test_a_stream_goes_on_after_any_of_its_events(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start(MAP))
     events = Reader(run).read(Reader(run).connect())
     for number, event in enumerate(events):
         rest = Reader(run, event.sse_id).read(RunReader(run.id, Place.of(event.sse_id)))
@@ -87,9 +87,9 @@ def test_a_stream_goes_on_after_any_of_its_events(theatre: Theatre) -> None:
         assert not repeated, "the run's own events come once"
 
 
-def test_an_event_with_a_lower_id_that_is_committed_later_is_sent(theatre: Theatre) -> None:
+def test_an_event_with_a_lower_id_that_is_committed_later_is_sent(harness: WorkflowHarness) -> None:
     """On PostgreSQL ids are given before the commit."""
-    run = theatre.to_end(theatre.start(MAP))
+    run = harness.to_end(harness.start(MAP))
     first = Node.objects.filter(run=run).exclude(job_id=None).order_by("id")[0].job_id
     late = Event.objects.filter(job_id=first, type="completed").get()
     number = late.pk
@@ -106,8 +106,8 @@ def test_an_event_with_a_lower_id_that_is_committed_later_is_sent(theatre: Theat
     assert set(names(Reader(run, reader.last_id).read(reader.connect()))) >= set(after)
 
 
-def test_each_read_is_bounded_however_large_the_run(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start(MAP))
+def test_each_read_is_bounded_however_large_the_run(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start(MAP))
     reader = Reader(run)
     connected = replace(reader.connect(), most_events=3, range_of_ids=5)
     sizes, queries, found = [], [], list[RunStreamEvent]()
@@ -127,9 +127,9 @@ def test_each_read_is_bounded_however_large_the_run(theatre: Theatre) -> None:
     assert len(found) == len(all_of(run))
 
 
-def test_the_stream_of_an_old_run_ends_without_reading_all_later_events(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start(MAP))
-    later = new_job(theatre.tenant)
+def test_the_stream_of_an_old_run_ends_without_reading_all_later_events(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start(MAP))
+    later = new_job(harness.tenant)
     Event.objects.filter(job=later).update(at=run.finished_at + 2 * event_stream.AFTER_END)  # type: ignore[operator]
     own = Event.objects.filter(job__followed_by__isnull=False).count()
     reader = RunReader(run.id, Place(), range_of_ids=own + 1)
@@ -139,8 +139,8 @@ def test_the_stream_of_an_old_run_ends_without_reading_all_later_events(theatre:
     assert second.is_over
 
 
-def test_a_reader_sees_only_what_it_may_see(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": model(payload={"fault": "fail"})}}))
+def test_a_reader_sees_only_what_it_may_see(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": model(payload={"fault": "fail"})}}))
     events = Reader(run).read(Reader(run).connect())
     message = Job.objects.get().error_message
     written = b"".join(event.as_sse(with_output=False, in_full=False) for event in events).decode()
@@ -166,17 +166,17 @@ def follow(web: Web, key: str, run: Run, **headers: str) -> requests.Response:
 
 
 @pytest.mark.database
-def test_a_client_follows_a_run_to_its_end_and_reconnects(theatre: Theatre, streamed: Web) -> None:
-    _, key = create_key(theatre.tenant)
-    run = theatre.start(
+def test_a_client_follows_a_run_to_its_end_and_reconnects(harness: WorkflowHarness, streamed: Web) -> None:
+    _, key = create_key(harness.tenant)
+    run = harness.start(
         {"nodes": {"best": {"human": {"title": "?", "choose_from": [1]}}, "b": model(needs=["best"])}}
     )
-    theatre.advance(run)
+    harness.advance(run)
     lines = follow(streamed, key, run).iter_lines(decode_unicode=True, chunk_size=1)
     while next(lines) != "event: node_started":
         pass
-    operations.answer_wait(run, "best", 1, by="me", ports=theatre.ports)
-    theatre.to_end(run)
+    operations.answer_wait(run, "best", 1, by="me", ports=harness.ports)
+    harness.to_end(run)
     events = read_stream(lines)
     kinds = [event["event"] for event in events]
     assert kinds[-2:] == ["completed", "done"]
@@ -191,8 +191,8 @@ def test_a_client_follows_a_run_to_its_end_and_reconnects(theatre: Theatre, stre
 
 
 @pytest.mark.database
-def test_a_stream_goes_on_after_the_first_event_of_a_new_database(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start(MAP))
+def test_a_stream_goes_on_after_the_first_event_of_a_new_database(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start(MAP))
     first = Event.objects.order_by("id").values_list("id", flat=True)[0]
     with connection.cursor() as cursor:
         for event_id in Event.objects.order_by("id").values_list("id", flat=True):

@@ -16,7 +16,7 @@ from jobs.models import Callback, Job
 from jobs.reports import counters
 from jobs.reports.counters import Name
 from tests.support.waiting import wait_for
-from tests.workflows.theatre import Theatre, model, states
+from tests.workflows.workflow_harness import WorkflowHarness, model, states
 from verification.workflow_laws import check_runs
 from workflows import operations
 from workflows.domain.states import RunState
@@ -48,7 +48,7 @@ class Poison:
 
 
 @pytest.fixture
-def poison(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
+def poison(harness: WorkflowHarness, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
     """Raised where a step is decided. The runs keep all other laws."""
     found = Poison()
     decide = _Advance.decide
@@ -58,9 +58,9 @@ def poison(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison
         decide(self, all_read=all_read)
 
     monkeypatch.setattr(_Advance, "decide", decided)
-    theatre.keeps_laws = False
+    harness.keeps_laws = False
     yield found
-    assert not [one for one in check_runs(theatre.ports, drained=False) if "a step of run" not in one]
+    assert not [one for one in check_runs(harness.ports, drained=False) if "a step of run" not in one]
 
 
 def limit(settings: Any, failures: int, seconds: float = 600.0) -> None:
@@ -77,27 +77,27 @@ def pass_pause(run: Run, *, since: timedelta | None = None) -> None:
         Run.objects.filter(id=run.id).update(failing_since=now - since)
 
 
-def fail_once_more(run: Run, theatre: Theatre, **more: Any) -> Run:
+def fail_once_more(run: Run, harness: WorkflowHarness, **more: Any) -> Run:
     pass_pause(run, **more)
-    theatre.advancer.advance(run.id)
+    harness.advancer.advance(run.id)
     run.refresh_from_db()
     return run
 
 
-def fail_until_given_up(run: Run, theatre: Theatre) -> Run:
-    theatre.advancer.advance(run.id)
+def fail_until_given_up(run: Run, harness: WorkflowHarness) -> Run:
+    harness.advancer.advance(run.id)
     for _ in range(20):
-        if fail_once_more(run, theatre, since=LONG).cancel_requested_at is not None:
+        if fail_once_more(run, harness, since=LONG).cancel_requested_at is not None:
             return run
     raise AssertionError("the run was not given up")
 
 
-def swept_to_end(run: Run, theatre: Theatre) -> Run:
+def swept_to_end(run: Run, harness: WorkflowHarness) -> Run:
     """Run the sweep of cancelled runs until the run has ended."""
 
     def ended() -> bool:
-        theatre.worker.work("m")
-        cancelling_runs.sweep(theatre.ports)
+        harness.worker.work("m")
+        cancelling_runs.sweep(harness.ports)
         run.refresh_from_db()
         return run.state != RunState.RUNNING
 
@@ -105,18 +105,18 @@ def swept_to_end(run: Run, theatre: Theatre) -> Run:
     return run
 
 
-def test_a_failed_step_is_tried_again_after_growing_pauses(theatre: Theatre, poison: Poison) -> None:
-    run = theatre.start({"nodes": {"a": model()}})
+def test_a_failed_step_is_tried_again_after_growing_pauses(harness: WorkflowHarness, poison: Poison) -> None:
+    run = harness.start({"nodes": {"a": model()}})
     poison.run_ids = {run.id}
-    assert theatre.advancer.advance(run.id) is False
-    theatre.advancer.advance(run.id)
+    assert harness.advancer.advance(run.id) is False
+    harness.advancer.advance(run.id)
     Run.objects.update(created_at=run.created_at - LONG)
-    assert unread_notices.sweep(theatre.ports).looked == 0, "it pauses"
+    assert unread_notices.sweep(harness.ports).looked == 0, "it pauses"
     assert len(poison.tried) == 1
     for failures, seconds in enumerate([2, 4, 8, 16, 32, 64, 120, 120], start=2):
         pass_pause(run)
         before = timezone.now()
-        assert unread_notices.sweep(theatre.ports).looked == 1
+        assert unread_notices.sweep(harness.ports).looked == 1
         run.refresh_from_db()
         assert (run.step_failures, len(poison.tried)) == (failures, failures)
         assert run.step_retry_at is not None
@@ -126,23 +126,23 @@ def test_a_failed_step_is_tried_again_after_growing_pauses(theatre: Theatre, poi
     assert counters.read(Name.STEP_FAILURES) == [("", "KeyError", 9)]
     poison.run_ids = set()
     pass_pause(run)
-    assert unread_notices.sweep(theatre.ports).looked == 1
-    assert theatre.to_end(run).state == RunState.COMPLETED
+    assert unread_notices.sweep(harness.ports).looked == 1
+    assert harness.to_end(run).state == RunState.COMPLETED
 
 
-def test_only_failures_in_a_row_count(theatre: Theatre, poison: Poison) -> None:
-    run = theatre.start({"nodes": {"a": model(), "b": model(needs=["a"])}})
+def test_only_failures_in_a_row_count(harness: WorkflowHarness, poison: Poison) -> None:
+    run = harness.start({"nodes": {"a": model(), "b": model(needs=["a"])}})
     poison.run_ids = {run.id}
-    theatre.advancer.advance(run.id)
-    assert fail_once_more(run, theatre, since=LONG).step_failures == 2
+    harness.advancer.advance(run.id)
+    assert fail_once_more(run, harness, since=LONG).step_failures == 2
     poison.run_ids = set()
     pass_pause(run)
-    theatre.advance(run)  # another process could do it
+    harness.advance(run)  # another process could do it
     assert not run.is_failing
     poison.run_ids = {run.id}
-    theatre.worker.work("m")
+    harness.worker.work("m")
     wait_for(lambda: Job.objects.filter(state="completed").exists())
-    theatre.advancer.advance(run.id)
+    harness.advancer.advance(run.id)
     run.refresh_from_db()
     assert (run.step_failures, run.is_failing) == (1, True)
     assert run.failing_since is not None
@@ -151,63 +151,63 @@ def test_only_failures_in_a_row_count(theatre: Theatre, poison: Poison) -> None:
 
 @pytest.mark.database
 def test_a_run_is_given_up_after_so_many_failures_over_so_many_seconds(
-    theatre: Theatre, poison: Poison, settings: Any
+    harness: WorkflowHarness, poison: Poison, settings: Any
 ) -> None:
     limit(settings, 3, 90.0)
-    theatre.put(
+    harness.put(
         "sub", {"nodes": {"a": model(), "b": model(needs=["a"])}, "on_failure": {"running": "finish"}}
     )
     handler = model(payload={"echo": {"$ref": "error"}})
     nodes = {"below": {"workflow": "sub"}, "handler": handler}
-    parent = theatre.start(
+    parent = harness.start(
         {"nodes": nodes, "on_failure": {"node": "handler"}}, callback_url="https://hooks.example.com/"
     )
-    theatre.advance(parent)
+    harness.advance(parent)
     child = Run.objects.get(depth=1)
-    theatre.advance(child)
-    theatre.worker.work("m")
+    harness.advance(child)
+    harness.worker.work("m")
     wait_for(lambda: Job.objects.filter(state="completed").exists())
     poison.run_ids = {child.id}
-    theatre.advancer.advance(child.id)
+    harness.advancer.advance(child.id)
     for _ in range(5):
-        fail_once_more(child, theatre)
+        fail_once_more(child, harness)
     assert (child.step_failures, child.cancel_requested_at) == (6, None), "not for long enough"
     Run.objects.filter(id=child.id).update(step_failures=1)
-    assert fail_once_more(child, theatre, since=LONG).cancel_requested_at is None, "not often enough"
-    assert fail_once_more(child, theatre, since=LONG).cancel_requested_at is not None
-    swept_to_end(child, theatre)
+    assert fail_once_more(child, harness, since=LONG).cancel_requested_at is None, "not often enough"
+    assert fail_once_more(child, harness, since=LONG).cancel_requested_at is not None
+    swept_to_end(child, harness)
     assert (child.state, child.error_code) == (RunState.FAILED, "step_failed")
     for text in ("KeyError 3 times", "3 failures (DISPATCHER_WORKFLOW_STEP_FAILURES)", "90 seconds (DISP"):
         assert text in child.error_message
     assert "planted" not in child.error_message, "it may quote data"
     assert states(child) == {"a": "completed", "b": "cancelled"}
-    theatre.to_end(parent)
+    harness.to_end(parent)
     assert parent.error_message.startswith("below failed: step_failed: the step that advances the run raised")
     told = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
     assert told["message"] == parent.error_message
     assert Callback.objects.count() == 1
     # once the defect is mended, a restart keeps what had completed
     poison.run_ids = set()
-    operations.restart_run(child.id, ports=theatre.ports)
-    theatre.until(child, lambda: child.state != RunState.RUNNING)
+    operations.restart_run(child.id, ports=harness.ports)
+    harness.until(child, lambda: child.state != RunState.RUNNING)
     assert (child.state, Node.objects.filter(run=child, key="a").count()) == (RunState.COMPLETED, 1)
-    theatre.until(parent, lambda: parent.state == RunState.COMPLETED)
+    harness.until(parent, lambda: parent.state == RunState.COMPLETED)
 
 
 @pytest.mark.database
 def test_the_jobs_of_a_run_that_is_given_up_are_cancelled(
-    theatre: Theatre, poison: Poison, settings: Any
+    harness: WorkflowHarness, poison: Poison, settings: Any
 ) -> None:
     limit(settings, 2)
     ask = {"human": {"title": "?", "form": {}}}
     nodes = {"a": model(), "b": model(), "ask": ask, "later": model(needs=["a"])}
-    run = theatre.start({"nodes": nodes}, callback_url="https://hooks.example.com/")
-    theatre.advance(run)
+    run = harness.start({"nodes": nodes}, callback_url="https://hooks.example.com/")
+    harness.advance(run)
     poison.run_ids = {run.id}
-    fail_until_given_up(run, theatre)
-    cancelling_runs.sweep(theatre.ports)
+    fail_until_given_up(run, harness)
+    cancelling_runs.sweep(harness.ports)
     assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
-    swept_to_end(run, theatre)
+    swept_to_end(run, harness)
     assert (run.state, set(states(run).values())) == (RunState.FAILED, {"cancelled"})
     assert Callback.objects.count() == 1
 
@@ -215,18 +215,18 @@ def test_the_jobs_of_a_run_that_is_given_up_are_cancelled(
 @pytest.mark.database
 @pytest.mark.parametrize("broken", ["step", "definition"])
 def test_a_run_whose_step_raises_can_be_cancelled(
-    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch, broken: str
+    harness: WorkflowHarness, poison: Poison, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    theatre.put("sub", {"nodes": {"a": model()}})
-    run = theatre.start({"nodes": {"a": model(), "sub": {"workflow": "sub"}, "z": model(needs=["a"])}})
-    theatre.advance(run)
+    harness.put("sub", {"nodes": {"a": model()}})
+    run = harness.start({"nodes": {"a": model(), "sub": {"workflow": "sub"}, "z": model(needs=["a"])}})
+    harness.advance(run)
     if broken == "step":
         poison.run_ids = set(Run.objects.values_list("id", flat=True))
     else:
         monkeypatch.setattr(Advancer, "plan", lambda *_: {}["no such definition"])
-    theatre.advancer.advance(run.id)
-    operations.cancel_run(run.id, ports=theatre.ports)
-    swept_to_end(run, theatre)
+    harness.advancer.advance(run.id)
+    operations.cancel_run(run.id, ports=harness.ports)
+    swept_to_end(run, harness)
     assert (run.state, run.error_code) == (RunState.CANCELLED, "run_cancelled")
     assert set(states(run).values()) <= {"cancelled", "completed"}
     assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
@@ -234,33 +234,33 @@ def test_a_run_whose_step_raises_can_be_cancelled(
 
 
 @pytest.mark.database
-def test_a_run_whose_step_raises_fails_at_its_deadline(theatre: Theatre, poison: Poison) -> None:
-    run = theatre.start({"nodes": {"a": model()}}, deadline_seconds=0.001)
+def test_a_run_whose_step_raises_fails_at_its_deadline(harness: WorkflowHarness, poison: Poison) -> None:
+    run = harness.start({"nodes": {"a": model()}}, deadline_seconds=0.001)
     poison.run_ids = {run.id}
-    swept_to_end(run, theatre)
+    swept_to_end(run, harness)
     assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
 
 
 @pytest.mark.database
-def test_a_cancelled_run_does_not_end_before_its_jobs_have(theatre: Theatre, poison: Poison) -> None:
-    run = theatre.start({"nodes": {"a": model()}})
-    theatre.advance(run)
+def test_a_cancelled_run_does_not_end_before_its_jobs_have(harness: WorkflowHarness, poison: Poison) -> None:
+    run = harness.start({"nodes": {"a": model()}})
+    harness.advance(run)
     poison.run_ids = {run.id}
     Run.objects.filter(id=run.id).update(cancel_requested_at=timezone.now())
     Job.objects.update(cancel_requested_at=timezone.now())  # asked; its run has yet to end
-    theatre.advancer.advance(run.id)
-    theatre.advancer.end_cancelled(run.id)
+    harness.advancer.advance(run.id)
+    harness.advancer.end_cancelled(run.id)
     run.refresh_from_db()
     assert run.state == RunState.RUNNING
     Job.objects.update(cancel_requested_at=None)
-    assert swept_to_end(run, theatre).state == RunState.CANCELLED
+    assert swept_to_end(run, harness).state == RunState.CANCELLED
 
 
 @pytest.mark.parametrize("where", ["decide", "write"])
 def test_a_run_whose_step_raises_does_not_keep_others_from_advancing(
-    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch, where: str
+    harness: WorkflowHarness, poison: Poison, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(8)]
+    runs = [harness.start({"nodes": {"a": model()}}) for _ in range(8)]
     if where == "decide":
         poison.run_ids = {runs[0].id, runs[5].id}
     else:
@@ -272,7 +272,7 @@ def test_a_run_whose_step_raises_does_not_keep_others_from_advancing(
             write(self, now)
 
         monkeypatch.setattr(Writes, "write", refused)
-    due = DueRuns(theatre.advancer)
+    due = DueRuns(harness.advancer)
     due.wake([run.id for run in runs])
     assert Job.objects.count() == 6
     failing = Run.objects.filter(step_failures=1).values_list("id", flat=True)
@@ -283,9 +283,9 @@ def test_a_run_whose_step_raises_does_not_keep_others_from_advancing(
 @pytest.mark.database
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite stores the value")
 def test_a_value_that_the_database_refuses_fails_the_step_of_its_run_alone(
-    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch
+    harness: WorkflowHarness, poison: Poison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
+    runs = [harness.start({"nodes": {"a": model()}}) for _ in range(4)]
     log = _Advance._log
 
     def logged(self: _Advance, steps: Any) -> None:
@@ -294,16 +294,16 @@ def test_a_value_that_the_database_refuses_fails_the_step_of_its_run_alone(
             self.writes.events[-1].data = {"node": "a\0"}
 
     monkeypatch.setattr(_Advance, "_log", logged)
-    DueRuns(theatre.advancer).wake([run.id for run in runs])
+    DueRuns(harness.advancer).wake([run.id for run in runs])
     assert Job.objects.count() == 3
     failing = Run.objects.get(step_failures=1)
     assert (failing.id, failing.step_error[:9]) == (runs[1].id, "DataError")
 
 
 def test_a_run_whose_step_raises_costs_the_others_no_transaction(
-    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch
+    harness: WorkflowHarness, poison: Poison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
+    runs = [harness.start({"nodes": {"a": model()}}) for _ in range(4)]
     poison.run_ids = {runs[1].id}
     written = []
     write = Writes.write
@@ -314,7 +314,7 @@ def test_a_run_whose_step_raises_costs_the_others_no_transaction(
 
     monkeypatch.setattr(Writes, "write", counted)
     patient = AdvancerLimits(decide_seconds=60.0)  # logging the error may take longer
-    Advancer(theatre.ports, patient).advance_together([run.id for run in runs])
+    Advancer(harness.ports, patient).advance_together([run.id for run in runs])
     assert written == [3]
 
 
@@ -323,61 +323,61 @@ def test_a_run_whose_step_raises_costs_the_others_no_transaction(
     [OperationalError("locked"), ProgrammingError("no such column"), StoreUnavailable("away"), OSError()],
 )
 def test_an_outage_does_not_count_as_a_failed_step(
-    theatre: Theatre, poison: Poison, error: Exception
+    harness: WorkflowHarness, poison: Poison, error: Exception
 ) -> None:
-    run = theatre.start({"nodes": {"a": model()}})
+    run = harness.start({"nodes": {"a": model()}})
     poison.run_ids, poison.error = {run.id}, error
     with pytest.raises(type(error)):
-        theatre.advancer.advance(run.id)
+        harness.advancer.advance(run.id)
     run.refresh_from_db()
     assert (run.step_failures, run.failing_step) == (0, None)
     poison.run_ids = set()
-    assert theatre.to_end(run).state == RunState.COMPLETED
+    assert harness.to_end(run).state == RunState.COMPLETED
 
 
 @pytest.mark.database
-def test_a_failing_run_is_not_stalled(theatre: Theatre, poison: Poison) -> None:
-    run = theatre.start({"nodes": {"a": model()}})
+def test_a_failing_run_is_not_stalled(harness: WorkflowHarness, poison: Poison) -> None:
+    run = harness.start({"nodes": {"a": model()}})
     Run.objects.update(created_at=run.created_at - LONG)
     poison.run_ids = {run.id}
-    assert stalled_runs.sweep(theatre.ports).looked == 1
+    assert stalled_runs.sweep(harness.ports).looked == 1
     run.refresh_from_db()
     assert (run.state, run.step_failures) == (RunState.RUNNING, 1)
 
 
 @pytest.mark.database
 def test_a_given_up_run_keeps_the_items_and_answers_that_it_has(
-    theatre: Theatre, poison: Poison, settings: Any
+    harness: WorkflowHarness, poison: Poison, settings: Any
 ) -> None:
     limit(settings, 1, 0.0)
     node = {**model(payload={"echo": {"$ref": "index"}}), "map": {"count": 4, "max_parallel": 2}}
     ask = {"human": {"title": "?", "form": {}}}
-    run = theatre.start(
+    run = harness.start(
         {"nodes": {"all": node, "ask": ask}, "output": [{"$ref": "all[*].echo"}, {"$ref": "ask"}]}
     )
-    theatre.advance(run)
-    theatre.until(run, lambda: Node.objects.filter(index__isnull=False, state="completed").count() >= 1)
-    operations.answer_wait(run, "ask", {"said": 1}, by="ann", ports=theatre.ports)
+    harness.advance(run)
+    harness.until(run, lambda: Node.objects.filter(index__isnull=False, state="completed").count() >= 1)
+    operations.answer_wait(run, "ask", {"said": 1}, by="ann", ports=harness.ports)
     poison.run_ids = {run.id}
-    theatre.advancer.advance(run.id)
-    swept_to_end(run, theatre)
+    harness.advancer.advance(run.id)
+    swept_to_end(run, harness)
     assert (run.error_code, states(run)) == ("step_failed", {"all": "cancelled", "ask": "completed"})
     kept = set(Node.objects.filter(index__isnull=False, state="completed").values_list("index", flat=True))
     jobs = Job.objects.count()
     poison.run_ids = set()
-    operations.restart_run(run.id, ports=theatre.ports)
-    theatre.to_end(run)
+    operations.restart_run(run.id, ports=harness.ports)
+    harness.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [[0, 1, 2, 3], {"said": 1}])
     assert Job.objects.count() == jobs + 4 - len(kept)
 
 
-def test_explanation_and_metrics_say_that_the_step_fails(theatre: Theatre, poison: Poison) -> None:
-    run = theatre.start({"nodes": {"a": model()}})
+def test_explanation_and_metrics_say_that_the_step_fails(harness: WorkflowHarness, poison: Poison) -> None:
+    run = harness.start({"nodes": {"a": model()}})
     poison.run_ids = {run.id}
-    theatre.advancer.advance(run.id)
+    harness.advancer.advance(run.id)
     run.refresh_from_db()
     plan = plan_of(run)
-    reasons = explain_run(run, plan, graph_of(run, plan), theatre.ports)
+    reasons = explain_run(run, plan, graph_of(run, plan), harness.ports)
     found = {one.name: one.samples for one in collect(timezone.now(), name_tenants=False)}
     assert found["dispatcher_runs_failing"][0].value == 1
     [counted] = found["dispatcher_run_step_failures"]
@@ -387,10 +387,10 @@ def test_explanation_and_metrics_say_that_the_step_fails(theatre: Theatre, poiso
 
 
 def test_a_statement_that_the_database_refuses_fails_the_step_of_its_run_alone(
-    theatre: Theatre, poison: Poison, monkeypatch: pytest.MonkeyPatch
+    harness: WorkflowHarness, poison: Poison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A value that the driver can't send, and a list that is empty, or too long for SQLite."""
-    runs = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
+    runs = [harness.start({"nodes": {"a": model()}}) for _ in range(4)]
     write = Writes.write
     numbers = list(range(400_000))
 
@@ -406,7 +406,7 @@ def test_a_statement_that_the_database_refuses_fails_the_step_of_its_run_alone(
                 cursor.execute(f"SELECT 1 WHERE 1 IN ({','.join(['%s'] * len(numbers))})", numbers)
 
     monkeypatch.setattr(Writes, "write", refused_once)
-    due = DueRuns(theatre.advancer)
+    due = DueRuns(harness.advancer)
     due.wake([run.id for run in runs])
     assert Job.objects.count() == 2
     failing = Run.objects.filter(step_failures=1).values_list("id", flat=True)

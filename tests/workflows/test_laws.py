@@ -12,8 +12,8 @@ from django.db import transaction
 from artifacts.models import Artifact, ArtifactUse
 from foundation.ids import new_id
 from jobs.models import EndNotice, Job
-from tests.support.shop import Shop
-from tests.workflows.theatre import Theatre, model
+from tests.support.worker_harness import WorkerHarness
+from tests.workflows.workflow_harness import WorkflowHarness, model
 from verification.laws import check_laws
 from verification.workflow_laws import check_runs
 from workflows import operations
@@ -103,72 +103,72 @@ PLANTS: Plants = {
 }
 
 
-def broken(theatre: Theatre) -> set[str]:
-    return {line.partition(" ")[0] for line in check_runs(theatre.ports, drained=True)}
+def broken(harness: WorkflowHarness) -> set[str]:
+    return {line.partition(" ")[0] for line in check_runs(harness.ports, drained=True)}
 
 
-def missed(theatre: Theatre, plants: Plants) -> dict[str, set[str]]:
+def missed(harness: WorkflowHarness, plants: Plants) -> dict[str, set[str]]:
     """Plant each violation and take it back. Return those that broke another law than theirs, or none."""
     found = {}
     for name, (law, plant) in plants.items():
         with transaction.atomic():
             plant()
-            if law not in (laws := broken(theatre)):
+            if law not in (laws := broken(harness)):
                 found[name] = laws
             transaction.set_rollback(True)
     return found
 
 
-def test_each_planted_violation_is_noticed(theatre: Theatre, shop: Shop) -> None:
+def test_each_planted_violation_is_noticed(harness: WorkflowHarness, worker_harness: WorkerHarness) -> None:
     """One run, which waits for an answer in the end; each violation is taken back."""
-    run = theatre.start(DEFINITION, {"x": [1, 2, 3]})
-    theatre.until(run, lambda: Node.objects.filter(key="ask").exists())
-    assert check_laws(drained=True, ports=shop.ports) == []
-    assert missed(theatre, PLANTS) == {}
-    operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
-    theatre.to_end(run)
-    assert broken(theatre) == set()
+    run = harness.start(DEFINITION, {"x": [1, 2, 3]})
+    harness.until(run, lambda: Node.objects.filter(key="ask").exists())
+    assert check_laws(drained=True, ports=worker_harness.ports) == []
+    assert missed(harness, PLANTS) == {}
+    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+    harness.to_end(run)
+    assert broken(harness) == set()
     for change in (
         {"state": RunState.RUNNING.value, "finished_at": None},
         {"node_states": {**run.node_states, "b": "running"}},
     ):
         with transaction.atomic():
             Run.objects.update(**change)
-            assert "(9)" in broken(theatre)
+            assert "(9)" in broken(harness)
             transaction.set_rollback(True)
     with transaction.atomic():
         RunEvent.objects.filter(type="completed").delete()
-        assert broken(theatre) == {"(9)"}
+        assert broken(harness) == {"(9)"}
         transaction.set_rollback(True)
     with transaction.atomic():
         Run.objects.update(callback_url="https://x.example/")
-        assert broken(theatre) == {"(9)"}, "no callback was sent"
+        assert broken(harness) == {"(9)"}, "no callback was sent"
         transaction.set_rollback(True)
 
 
-def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: Theatre) -> None:
+def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(harness: WorkflowHarness) -> None:
     failing = {
         **model(payload={"fault": {"$ref": "item", "default": None}}),
         "map": {"over": {"$ref": "inputs"}},
     }
-    run = theatre.start({"nodes": {"all": failing}}, [None, "fail", None])
-    theatre.to_end(run)
-    operations.restart_run(run.id, ports=theatre.ports)
-    theatre.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
-    assert broken(theatre) == set()
+    run = harness.start({"nodes": {"all": failing}}, [None, "fail", None])
+    harness.to_end(run)
+    operations.restart_run(run.id, ports=harness.ports)
+    harness.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
+    assert broken(harness) == set()
     with transaction.atomic():
         Node.objects.filter(key="all[1]", round=2).update(state="completed")
         MapState.objects.filter(node__round=2).update(failed=0, completed=1)
-        lines = list(check_runs(theatre.ports, drained=True))
+        lines = list(check_runs(harness.ports, drained=True))
         assert any(line.startswith("(12)") and "failed, and only 0" in line for line in lines)
         transaction.set_rollback(True)
     with transaction.atomic():
         Node.objects.filter(key="all[0]").update(state="cancelled")
-        assert "(12)" in broken(theatre)
+        assert "(12)" in broken(harness)
         transaction.set_rollback(True)
 
 
-def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> None:
+def test_each_planted_violation_after_a_failure_is_noticed(harness: WorkflowHarness) -> None:
     """One run that a failure ended beside a question, with a handler."""
     nodes = {
         "a": model(),
@@ -178,11 +178,11 @@ def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> 
         "mail": model(),
     }
     definition = {"nodes": nodes, "on_failure": {"running": "cancel", "node": "mail"}}
-    run = theatre.start(definition)
-    theatre.advance(run)
-    operations.answer_wait(run, "say", 1, by="me", ports=theatre.ports)
-    theatre.to_end(run)
-    assert broken(theatre) == set()
+    run = harness.start(definition)
+    harness.advance(run)
+    operations.answer_wait(run, "say", 1, by="me", ports=harness.ports)
+    harness.to_end(run)
+    assert broken(harness) == set()
     last = RunEvent.objects.latest("id")
     plants: Plants = {
         "the handler did not run": ("(9)", lambda: moved("mail", NodeState.SKIPPED, "when_false")),
@@ -199,26 +199,26 @@ def test_each_planted_violation_after_a_failure_is_noticed(theatre: Theatre) -> 
             lambda: Run.objects.update(state=RunState.COMPLETED.value),
         ),
     }
-    assert missed(theatre, plants) == {}
+    assert missed(harness, plants) == {}
 
 
-def test_a_failed_job_is_no_node_that_was_cancelled_with_its_run(theatre: Theatre) -> None:
+def test_a_failed_job_is_no_node_that_was_cancelled_with_its_run(harness: WorkflowHarness) -> None:
     """Both have the code run_failed."""
     bad = model(payload={"fault": "fail"})
     nodes = {"a": bad, "b": {**model(), "needs": ["a"]}, "mail": bad}
-    theatre.to_end(theatre.start({"nodes": nodes, "on_failure": {"node": "mail"}}))
+    harness.to_end(harness.start({"nodes": nodes, "on_failure": {"node": "mail"}}))
     assert Node.objects.get(key="mail").code == "run_failed"
-    assert broken(theatre) == set(), "the handler has run, and failed"
+    assert broken(harness) == set(), "the handler has run, and failed"
     plants: Plants = {"its rule was not met": ("(10)", lambda: moved("b", NodeState.FAILED, "run_failed"))}
-    assert missed(theatre, plants) == {}
+    assert missed(harness, plants) == {}
 
 
-def test_data_that_an_erasure_left_is_noticed(theatre: Theatre) -> None:
-    theatre.put("child", {"nodes": {"x": model()}})
-    run = theatre.start({"nodes": {"a": model(), "sub": {"workflow": "child"}}, "output": 1}, {"x": 1})
-    theatre.to_end(run)
-    erase_run_data(run.id, ports=theatre.ports)
-    assert broken(theatre) == set()
+def test_data_that_an_erasure_left_is_noticed(harness: WorkflowHarness) -> None:
+    harness.put("child", {"nodes": {"x": model()}})
+    run = harness.start({"nodes": {"a": model(), "sub": {"workflow": "child"}}, "output": 1}, {"x": 1})
+    harness.to_end(run)
+    erase_run_data(run.id, ports=harness.ports)
+    assert broken(harness) == set()
     for plant in (
         lambda: Run.objects.filter(id=run.id).update(inputs={"x": 1}),
         lambda: Run.objects.filter(id=run.id).update(erased_at=None),
@@ -228,25 +228,25 @@ def test_data_that_an_erasure_left_is_noticed(theatre: Theatre) -> None:
     ):
         with transaction.atomic():
             plant()
-            assert "run" in broken(theatre)
+            assert "run" in broken(harness)
             transaction.set_rollback(True)
 
 
-def test_a_node_without_the_output_of_its_sub_run_is_noticed(theatre: Theatre) -> None:
-    theatre.put("child", {"nodes": {"x": model()}, "output": 7})
-    theatre.to_end(theatre.start({"nodes": {"sub": {"workflow": "child"}}}))
-    assert broken(theatre) == set()
+def test_a_node_without_the_output_of_its_sub_run_is_noticed(harness: WorkflowHarness) -> None:
+    harness.put("child", {"nodes": {"x": model()}, "output": 7})
+    harness.to_end(harness.start({"nodes": {"sub": {"workflow": "child"}}}))
+    assert broken(harness) == set()
     node("sub", output=None)
-    assert broken(theatre) == {"(11)"}
-    theatre.keeps_laws = False
+    assert broken(harness) == {"(11)"}
+    harness.keeps_laws = False
 
 
-def test_planted_violations_of_a_long_output_are_noticed(theatre: Theatre, settings: Any) -> None:
+def test_planted_violations_of_a_long_output_are_noticed(harness: WorkflowHarness, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=100)
     nodes = {"all": {**model(payload={"echo": [{"$ref": "index"}, "x" * 100]}), "map": {"count": 2}}}
-    run = theatre.to_end(theatre.start({"nodes": nodes, "output": {"$ref": "all[*].echo"}}))
+    run = harness.to_end(harness.start({"nodes": nodes, "output": {"$ref": "all[*].echo"}}))
     assert None not in (run.output_artifact, Node.objects.get(key="all").output_artifact)
-    assert broken(theatre) == set()
+    assert broken(harness) == set()
     plants: dict[str, Callable[[], object]] = {
         "(13)": lambda: ArtifactUse.objects.filter(artifact_id=run.output_artifact).delete(),
         "(13) ": lambda: Artifact.objects.update(state=Artifact.State.GONE),
@@ -256,9 +256,9 @@ def test_planted_violations_of_a_long_output_are_noticed(theatre: Theatre, setti
     for law, plant in plants.items():
         with transaction.atomic():
             plant()
-            assert broken(theatre) == {law.strip()}
+            assert broken(harness) == {law.strip()}
             transaction.set_rollback(True)
     artifact = Artifact.objects.get(id=run.output_artifact or "")
-    theatre.ports.artifact_store.remove(artifact.key)
-    assert broken(theatre) == {"(13)"}
-    theatre.keeps_laws = False
+    harness.ports.artifact_store.remove(artifact.key)
+    assert broken(harness) == {"(13)"}
+    harness.keeps_laws = False

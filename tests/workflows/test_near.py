@@ -14,7 +14,7 @@ from jobs.execution.follow_ups import push_tickets
 from jobs.models import Attempt, Job
 from tests.support.factories import make_job, make_server
 from tests.support.waiting import wait_for
-from tests.workflows.theatre import Theatre, model
+from tests.workflows.workflow_harness import WorkflowHarness, model
 from verification.workflow_laws import check_runs
 from workflows import operations
 from workflows.domain.states import RunState
@@ -25,30 +25,30 @@ SLOTS = {"gpu-1": 4, "gpu-2": 1}
 
 
 @pytest.fixture
-def servers(theatre: Theatre) -> Iterator[Theatre]:
+def servers(harness: WorkflowHarness) -> Iterator[WorkflowHarness]:
     """A second server beside gpu-1; the model is loaded in every slot, so that nothing else prefers one."""
     node = GpuNode(
         NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0, cancel_wait_seconds=4.0)
     )
     node.start()
     server = make_server("gpu-2", model=ModelConfig.objects.get(name="m"), endpoint=f"{node.url}/generate")
-    theatre.shop.leases.configure_server(server.spec())
-    jobs = [submit(theatre, seconds=0.5) for _ in range(sum(SLOTS.values()))]
-    threads = [theatre.shop.work(theatre.worker) for _ in jobs]
+    harness.worker_harness.leases.configure_server(server.spec())
+    jobs = [submit(harness, seconds=0.5) for _ in range(sum(SLOTS.values()))]
+    threads = [harness.worker_harness.work(harness.worker) for _ in jobs]
     wait_for(lambda: not Job.objects.exclude(state="completed").exists())
     for thread in threads:
         thread.join(30)
     assert set(Attempt.objects.values_list("server", flat=True)) == set(SLOTS)
-    yield theatre
-    for worker in theatre.shop.workers:
+    yield harness
+    for worker in harness.worker_harness.workers:
         worker.interrupt()
         worker.stop(30)
     node.stop()
 
 
-def submit(theatre: Theatre, *, seconds: float, near: str | None = None) -> Job:
-    job = make_job("m", at=theatre.ports.clock.now(), payload={"seconds": seconds}, near_server=near)
-    push_tickets("main", "m", [job.ticket], theatre.ports)
+def submit(harness: WorkflowHarness, *, seconds: float, near: str | None = None) -> Job:
+    job = make_job("m", at=harness.ports.clock.now(), payload={"seconds": seconds}, near_server=near)
+    push_tickets("main", "m", [job.ticket], harness.ports)
     return job
 
 
@@ -67,22 +67,22 @@ def server_of(run: Run, key: str) -> str:
     return str(Attempt.objects.get(job_id=job_id).server)
 
 
-def started(theatre: Theatre, definition: dict[str, Any]) -> Run:
+def started(harness: WorkflowHarness, definition: dict[str, Any]) -> Run:
     """Start a chain, and let its first node end."""
-    run = theatre.start(definition)
-    theatre.until(run, lambda: Node.objects.filter(run=run, key="ask").exists())
+    run = harness.start(definition)
+    harness.until(run, lambda: Node.objects.filter(run=run, key="ask").exists())
     return run
 
 
-def run_chain(theatre: Theatre, definition: dict[str, Any]) -> tuple[str, str]:
-    run = started(theatre, definition)
-    operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
-    theatre.to_end(run)
+def run_chain(harness: WorkflowHarness, definition: dict[str, Any]) -> tuple[str, str]:
+    run = started(harness, definition)
+    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+    harness.to_end(run)
     assert run.state == RunState.COMPLETED
     return server_of(run, "a"), server_of(run, "b")
 
 
-def test_of_idle_servers_the_one_where_the_other_node_ran_takes_the_job(servers: Theatre) -> None:
+def test_of_idle_servers_the_one_where_the_other_node_ran_takes_the_job(servers: WorkflowHarness) -> None:
     plain = [run_chain(servers, chain()) for _ in range(5)]
     assert any(first != second for first, second in plain), "without it the slots take turns"
     near = [run_chain(servers, chain(near="a")) for _ in range(5)]
@@ -90,12 +90,12 @@ def test_of_idle_servers_the_one_where_the_other_node_ran_takes_the_job(servers:
     assert all(first == second for first, second in near)
 
 
-def test_a_busy_near_server_does_not_keep_the_job_from_an_idle_one(servers: Theatre) -> None:
+def test_a_busy_near_server_does_not_keep_the_job_from_an_idle_one(servers: WorkflowHarness) -> None:
     while server_of(run := started(servers, chain(near="a")), "a") != "gpu-2":
         pass
-    wait_for(lambda: {view.state for view in servers.shop.leases.slots("gpu-2")} == {"free"})
+    wait_for(lambda: {view.state for view in servers.worker_harness.leases.slots("gpu-2")} == {"free"})
     busy = submit(servers, seconds=8.0, near="gpu-2")
-    thread = servers.shop.work(servers.worker)
+    thread = servers.worker_harness.work(servers.worker)
     wait_for(lambda: Attempt.objects.filter(job=busy).exists())
     assert Attempt.objects.get(job=busy).server == "gpu-2"
     operations.answer_wait(run, "ask", 1, by="me", ports=servers.ports)
@@ -107,7 +107,7 @@ def test_a_busy_near_server_does_not_keep_the_job_from_an_idle_one(servers: Thea
 
 
 @pytest.mark.database
-def test_each_item_of_a_map_is_near_the_same_item_of_another_map(servers: Theatre) -> None:
+def test_each_item_of_a_map_is_near_the_same_item_of_another_map(servers: WorkflowHarness) -> None:
     run = servers.start(
         {
             "nodes": {

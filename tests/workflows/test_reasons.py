@@ -12,7 +12,7 @@ from foundation.ids import new_id
 from jobs.domain.access import TEXTS
 from jobs.models import Callback, Job
 from jobs.operations.jobs import cancel_job
-from tests.workflows.theatre import Theatre, model
+from tests.workflows.workflow_harness import WorkflowHarness, model
 from workflows.api.views import summary_json
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.reasons import MAX_REASON, reason_of
@@ -25,15 +25,15 @@ FAILED = "run_failed: The model failed with RuntimeError."
 SECRET = "http://10.0.0.7:9000/secret"
 
 
-def failed(theatre: Theatre, nodes: dict[str, Any], **more: Any) -> Run:
-    run = theatre.to_end(theatre.start({"nodes": nodes}, **more))
+def failed(harness: WorkflowHarness, nodes: dict[str, Any], **more: Any) -> Run:
+    run = harness.to_end(harness.start({"nodes": nodes}, **more))
     assert run.state == RunState.FAILED
     return run
 
 
-def test_a_run_quotes_the_error_of_its_node_everywhere(theatre: Theatre) -> None:
+def test_a_run_quotes_the_error_of_its_node_everywhere(harness: WorkflowHarness) -> None:
     run = failed(
-        theatre,
+        harness,
         {"a": model(), "b": model(payload=FAULT, needs=["a"])},
         callback_url="https://hooks.example.com/",
     )
@@ -45,36 +45,38 @@ def test_a_run_quotes_the_error_of_its_node_everywhere(theatre: Theatre) -> None
     assert RunEvent.objects.get(run=run, type="failed").data["error"]["message"] == message
 
 
-def test_of_several_failed_nodes_the_first_is_quoted_and_the_others_are_counted(theatre: Theatre) -> None:
+def test_of_several_failed_nodes_the_first_is_quoted_and_the_others_are_counted(
+    harness: WorkflowHarness,
+) -> None:
     bad = {"model": "m", "payload": {"x": {"$ref": "inputs.none"}}}
-    run = failed(theatre, {"ok": model(), "a": bad, "b": model(payload=FAULT), "c": bad})
+    run = failed(harness, {"ok": model(), "a": bad, "b": model(payload=FAULT), "c": bad})
     assert run.error_message.startswith("a failed: unresolved_ref: /payload/x: ")
     assert run.error_message.endswith(" (2 more nodes failed)")
 
 
-def test_the_error_names_the_node_for_which_the_others_were_cancelled(theatre: Theatre) -> None:
+def test_the_error_names_the_node_for_which_the_others_were_cancelled(harness: WorkflowHarness) -> None:
     """One whose job somebody cancelled: `a` comes first, and is cancelled because of it."""
     waits = {"signal": {"name": "s"}}
     slow = model(payload={"seconds": 30})
-    run = theatre.start({"nodes": {"a": waits, "b": slow, "c": waits}, "on_failure": {"running": "cancel"}})
-    theatre.advance(run)
-    cancel_job(Node.objects.get(key="b").job_id or "", ports=theatre.ports)
-    theatre.to_end(run)
+    run = harness.start({"nodes": {"a": waits, "b": slow, "c": waits}, "on_failure": {"running": "cancel"}})
+    harness.advance(run)
+    cancel_job(Node.objects.get(key="b").job_id or "", ports=harness.ports)
+    harness.to_end(run)
     assert set(run.node_states.values()) == {"cancelled"}
     assert (run.error_node, run.error_message.split(":")[0]) == ("b", "b failed")
 
 
-def test_a_failed_map_quotes_its_first_failed_item(theatre: Theatre) -> None:
+def test_a_failed_map_quotes_its_first_failed_item(harness: WorkflowHarness) -> None:
     many = model(
         payload={"fault": {"$ref": "item", "default": None}}, map={"over": {"$ref": "inputs"}, "fail_at": 2}
     )
-    run = failed(theatre, {"many": many}, inputs=[None, "fail", None, "fail"])
+    run = failed(harness, {"many": many}, inputs=[None, "fail", None, "fail"])
     assert run.error_message == f"many failed: map_failed: 2 of 4 items failed; many[1] failed: {FAILED}"
 
 
-def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
-    theatre.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
-    run = failed(theatre, {"below": {"workflow": "sub"}})
+def test_a_parent_quotes_the_error_of_its_sub_run(harness: WorkflowHarness) -> None:
+    harness.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
+    run = failed(harness, {"below": {"workflow": "sub"}})
     assert run.error_message.startswith(f"below failed: node_failed: deep failed: {FAILED}")
 
 
@@ -98,17 +100,17 @@ def test_a_parent_quotes_the_error_of_its_sub_run(theatre: Theatre) -> None:
     ],
 )
 def test_a_simulated_run_has_the_same_error(
-    theatre: Theatre, nodes: dict[str, Any], node: str | None
+    harness: WorkflowHarness, nodes: dict[str, Any], node: str | None
 ) -> None:
     """As its `on_failure` node gets it."""
-    theatre.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
+    harness.put("sub", {"nodes": {"deep": model(payload=FAULT)}})
     handler = model(payload={"echo": {"$ref": "error"}})
     spec = {
         "nodes": {**nodes, "handler": handler},
         "on_failure": {"node": "handler"},
         "output": {"x": {"$ref": "inputs.none"}},
     }
-    theatre.to_end(theatre.start(spec, {"n": 1}))
+    harness.to_end(harness.start(spec, {"n": 1}))
 
     def fake(payload: Any) -> Any:
         if payload.get("fault"):

@@ -14,7 +14,7 @@ from foundation.json_text import canonical_json
 from jobs.domain.errors import Refused
 from jobs.models import Attempt, Callback, Job
 from tests.support.waiting import wait_for
-from tests.workflows.theatre import Theatre, model, states
+from tests.workflows.workflow_harness import WorkflowHarness, model, states
 from workflows import operations
 from workflows.domain.errors import NothingToRestart
 from workflows.domain.states import NodeState, RunState
@@ -25,14 +25,14 @@ from workflows.tasks import advance_now
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(theatre: Theatre) -> None:
+def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(harness: WorkflowHarness) -> None:
     chain = {
         f"n{n}": model(payload={"echo": {"of": n, "was": {"$ref": f"n{n - 1}.echo" if n > 1 else "inputs"}}})
         for n in range(1, 6)
     }
     chain["n4"]["payload"]["fault"] = "fail"
-    run = theatre.start({"nodes": chain}, {"text": "ä\u2028", "numbers": [1.5, 2**53]})
-    theatre.to_end(run)
+    run = harness.start({"nodes": chain}, {"text": "ä\u2028", "numbers": [1.5, 2**53]})
+    harness.to_end(run)
 
     def stored() -> list[tuple[str, str, int]]:
         nodes = Node.objects.filter(run=run, key__in=["n1", "n2", "n3"]).order_by("key")
@@ -47,16 +47,18 @@ def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(theatre: The
         "n4": "failed",
         "n5": "cancelled",
     }
-    operations.restart_run(run.id, ports=theatre.ports)
+    operations.restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
-    theatre.to_end(run)
+    harness.to_end(run)
     assert stored() == before
     assert [attempts for _, _, attempts in before] == [1, 1, 1]
     assert Node.objects.filter(run=run, key="n4").count() == 2
 
 
 @pytest.mark.parametrize(("items", "failing"), [(40, 7), pytest.param(10_000, 37, marks=pytest.mark.by_hand)])
-def test_a_restarted_map_makes_as_many_jobs_as_had_failed(theatre: Theatre, items: int, failing: int) -> None:
+def test_a_restarted_map_makes_as_many_jobs_as_had_failed(
+    harness: WorkflowHarness, items: int, failing: int
+) -> None:
     each = items // failing
     fails = {
         items - 1,
@@ -65,19 +67,19 @@ def test_a_restarted_map_makes_as_many_jobs_as_had_failed(theatre: Theatre, item
     xs = ["fail" if n in fails else None for n in range(items)]
     wanted = {"fault": {"$ref": "item", "default": None}, "echo": {"$ref": "index"}}
     node = {**model(payload=wanted), "map": {"over": {"$ref": "inputs"}, "fail_at": failing}}
-    run = theatre.start({"nodes": {"all": node}, "output": {"$ref": "all[*].echo"}}, xs)
-    theatre.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
+    run = harness.start({"nodes": {"all": node}, "output": {"$ref": "all[*].echo"}}, xs)
+    harness.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
     assert (run.state, Job.objects.count(), xs.count("fail")) == (RunState.FAILED, items, failing)
     Run.objects.filter(id=run.id).update(inputs=[None] * items)
-    operations.restart_run(run.id, ports=theatre.ports)
+    operations.restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
-    theatre.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
+    harness.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
     assert (run.state, run.output) == (RunState.COMPLETED, list(range(items)))
     assert Job.objects.count() == items + failing
 
 
 @pytest.mark.parametrize("runs", [12, pytest.param(500, marks=pytest.mark.by_hand)])
-def test_runs_under_way_end_by_the_version_that_they_began_with(theatre: Theatre, runs: int) -> None:
+def test_runs_under_way_end_by_the_version_that_they_began_with(harness: WorkflowHarness, runs: int) -> None:
     def version(number: int) -> dict[str, Any]:
         nodes = {
             "a": model(payload={"echo": number}),
@@ -87,16 +89,16 @@ def test_runs_under_way_end_by_the_version_that_they_began_with(theatre: Theatre
 
     begun = {}
     for number in range(runs):
-        run = theatre.start(version(number // 3), None)
+        run = harness.start(version(number // 3), None)
         begun[run.id] = number // 3
-    theatre.put("w", {"nodes": {"other": model()}})
+    harness.put("w", {"nodes": {"other": model()}})
 
     def are_over() -> bool:
         for run_id in Run.objects.filter(finished_at=None).values_list("id", flat=True):
-            advance_now(theatre.advancer, run_id)
+            advance_now(harness.advancer, run_id)
         return not Run.objects.filter(finished_at=None).exists()
 
-    theatre.until(run, are_over)
+    harness.until(run, are_over)
     ended = {run.id: (run.state, run.output) for run in Run.objects.all()}
     assert ended == {
         run_id: ("completed", {"echo": number, "version": number}) for run_id, number in begun.items()
@@ -104,21 +106,21 @@ def test_runs_under_way_end_by_the_version_that_they_began_with(theatre: Theatre
 
 
 @pytest.mark.parametrize("waits", [20, pytest.param(1000, marks=pytest.mark.by_hand)])
-def test_waits_outlive_all_processes_and_each_takes_one_answer(theatre: Theatre, waits: int) -> None:
+def test_waits_outlive_all_processes_and_each_takes_one_answer(harness: WorkflowHarness, waits: int) -> None:
     ask = {
         "human": {"title": "?", "form": {"type": "integer"}},
         "map": {"count": waits, "max_parallel": waits},
     }
-    run = theatre.start({"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
-    theatre.advance(run)
+    run = harness.start({"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
+    harness.advance(run)
     assert Wait.objects.filter(answered_at=None).count() == waits
-    theatre.worker.interrupt()
-    theatre.worker.stop(30)
-    theatre.advancer = Advancer(theatre.ports)  # of a new process: it knows nothing
-    theatre.worker = theatre.shop.worker()
+    harness.worker.interrupt()
+    harness.worker.stop(30)
+    harness.advancer = Advancer(harness.ports)  # of a new process: it knows nothing
+    harness.worker = harness.worker_harness.worker()
     for number in range(waits - 1):
-        operations.answer_wait(run, f"ask[{number}]", number, by="me", ports=theatre.ports)
-    theatre.advance(run)
+        operations.answer_wait(run, f"ask[{number}]", number, by="me", ports=harness.ports)
+    harness.advance(run)
     assert Wait.objects.filter(answered_at=None).count() == 1
 
     outcomes: Counter[str] = Counter()
@@ -126,7 +128,7 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(theatre: Theatre,
 
     def answer(number: int) -> None:
         try:
-            operations.answer_wait(run, f"ask[{waits - 1}]", number, by=str(number), ports=theatre.ports)
+            operations.answer_wait(run, f"ask[{waits - 1}]", number, by=str(number), ports=harness.ports)
             taken.append(number)
             outcomes["200"] += 1
         except Refused as refused:
@@ -140,13 +142,13 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(theatre: Theatre,
     for person in people:
         person.join()
     assert outcomes == {"200": 1, "409": 49}
-    theatre.to_end(run)
+    harness.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [*range(waits - 1), *taken])
     assert set(Node.objects.filter(run=run).values_list("state", flat=True)) == {NodeState.COMPLETED.value}
 
 
 def test_an_output_of_the_round_before_is_not_that_of_a_node_which_did_not_run_again(
-    theatre: Theatre,
+    harness: WorkflowHarness,
 ) -> None:
     """`last` starts in the step that cancels `between`."""
     fault = {"$ref": "run.round > `1` && inputs || `null`", "default": None}
@@ -159,68 +161,68 @@ def test_an_output_of_the_round_before_is_not_that_of_a_node_which_did_not_run_a
             ),
         }
     }
-    run = theatre.to_end(theatre.start(spec, "fail"))
+    run = harness.to_end(harness.start(spec, "fail"))
     assert run.state == RunState.COMPLETED
-    operations.restart_run(run.id, ports=theatre.ports, keys=["first"])
-    theatre.to_end(run)
+    operations.restart_run(run.id, ports=harness.ports, keys=["first"])
+    harness.to_end(run)
     assert states(run) == {"first": "failed", "between": "cancelled", "last": "completed"}
     jobs = Job.objects.filter(id__in=Node.objects.filter(run=run, key="last").values("job_id"))
     assert [job.payload["echo"] for job in jobs.order_by("id")] == ["of round 1", "nothing"]
 
 
-def test_a_run_without_a_failed_node_is_not_restarted(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": model()}}, callback_url="https://hooks.example.com/"))
+def test_a_run_without_a_failed_node_is_not_restarted(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": model()}}, callback_url="https://hooks.example.com/"))
     before = Run.objects.values().get()
     for keys in (None, []):
         with pytest.raises(NothingToRestart):
-            operations.restart_run(run.id, ports=theatre.ports, keys=keys)
+            operations.restart_run(run.id, ports=harness.ports, keys=keys)
     assert Run.objects.values().get() == before
     assert RunEvent.objects.filter(type="restarted").count() == 0
     assert Callback.objects.count() == 1
-    assert operations.restart_run(run.id, ports=theatre.ports, keys=["a"]).round == 2
-    theatre.to_end(run)
+    assert operations.restart_run(run.id, ports=harness.ports, keys=["a"]).round == 2
+    harness.to_end(run)
 
 
-def test_a_run_that_was_cancelled_before_its_nodes_started_is_restarted(theatre: Theatre) -> None:
-    run = theatre.start({"nodes": {"a": model()}})
-    operations.cancel_run(run.id, ports=theatre.ports)
-    run = theatre.advance(run)
+def test_a_run_that_was_cancelled_before_its_nodes_started_is_restarted(harness: WorkflowHarness) -> None:
+    run = harness.start({"nodes": {"a": model()}})
+    operations.cancel_run(run.id, ports=harness.ports)
+    run = harness.advance(run)
     assert run.state == RunState.CANCELLED
-    operations.restart_run(run.id, ports=theatre.ports)
-    assert theatre.to_end(run).state == RunState.COMPLETED
+    operations.restart_run(run.id, ports=harness.ports)
+    assert harness.to_end(run).state == RunState.COMPLETED
 
 
 def test_a_sub_run_that_was_restarted_before_its_parent_saw_its_end_gives_its_next_output(
-    theatre: Theatre,
+    harness: WorkflowHarness,
 ) -> None:
-    theatre.put("child", {"nodes": {"x": model(payload={"echo": 7})}, "output": {"$ref": "x.echo"}})
+    harness.put("child", {"nodes": {"x": model(payload={"echo": 7})}, "output": {"$ref": "x.echo"}})
     spec = {"nodes": {"sub": {"workflow": "child"}}, "output": {"$ref": "sub", "default": "none"}}
-    run = theatre.start(spec)
-    theatre.advance(run)
+    run = harness.start(spec)
+    harness.advance(run)
     child = Run.objects.get(depth=1)
 
     def has_ended() -> bool:
-        theatre.worker.work("m")
-        advance_now(theatre.advancer, child.id)
+        harness.worker.work("m")
+        advance_now(harness.advancer, child.id)
         child.refresh_from_db()
         return child.state == RunState.COMPLETED
 
     wait_for(has_ended)
-    operations.restart_run(child.id, ports=theatre.ports, keys=["x"])
-    theatre.to_end(run)
+    operations.restart_run(child.id, ports=harness.ports, keys=["x"])
+    harness.to_end(run)
     assert run.output == 7
 
 
-def test_a_restarted_map_keeps_no_items_of_a_list_of_another_length(theatre: Theatre) -> None:
+def test_a_restarted_map_keeps_no_items_of_a_list_of_another_length(harness: WorkflowHarness) -> None:
     over = {"$ref": "(run.round == `1` && inputs.first) || inputs.second"}
     each = {
         **model(payload={"fault": {"$ref": "item.fault", "default": None}}),
         "map": {"over": over, "max_parallel": 1},
     }
     good, bad = {"is": 1}, {"fault": "fail"}
-    run = theatre.start({"nodes": {"all": each}}, {"first": [good, good, bad], "second": [good]})
-    assert theatre.to_end(run).state == RunState.FAILED
-    operations.restart_run(run.id, ports=theatre.ports)
+    run = harness.start({"nodes": {"all": each}}, {"first": [good, good, bad], "second": [good]})
+    assert harness.to_end(run).state == RunState.FAILED
+    operations.restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
-    assert theatre.to_end(run).state == RunState.COMPLETED
+    assert harness.to_end(run).state == RunState.COMPLETED
     assert Node.objects.filter(run=run, round=2, index=0, state="completed").exists()

@@ -17,7 +17,7 @@ from jobs.operations.bulk import BulkAction, count, retry_jobs
 from jobs.operations.jobs import cancel_job, retry_dead_letter
 from jobs.reports.jobs import JobFilter
 from tests.support.waiting import wait_for
-from tests.workflows.theatre import Theatre, model, states
+from tests.workflows.workflow_harness import WorkflowHarness, model, states
 from workflows import operations
 from workflows.domain.errors import OutputNotWanted
 from workflows.domain.states import RunState
@@ -37,20 +37,20 @@ Repair = Callable[..., None]
 
 
 @pytest.fixture
-def repair(theatre: Theatre) -> Iterator[Repair]:
+def repair(harness: WorkflowHarness) -> Iterator[Repair]:
     """Retries dead letters; this time the model does its work. The payloads are put back before the laws of
     runs are checked."""
     payloads: dict[str, Any] = {}
 
     def held() -> list[str | None]:
-        return [view.job_id for view in theatre.shop.leases.slots("gpu-1") if view.job_id]
+        return [view.job_id for view in harness.worker_harness.leases.slots("gpu-1") if view.job_id]
 
     def retry(*job_ids: str) -> None:
         for job_id in job_ids:
             payloads[job_id] = Job.objects.get(id=job_id).payload
             wait_for(lambda: not held())  # its ticket is refused while its lease ends; a sweep would push it
             Job.objects.filter(id=job_id).update(payload={"seconds": 0.001})
-            retry_dead_letter(job_id, by="user:boss", ports=theatre.ports)
+            retry_dead_letter(job_id, by="user:boss", ports=harness.ports)
 
     yield retry
     for job_id, payload in payloads.items():
@@ -61,9 +61,9 @@ def failed_jobs() -> list[str]:
     return list(Job.objects.filter(state="failed").order_by("id").values_list("id", flat=True))
 
 
-def test_the_nodes_after_a_retried_dead_letter_run(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.to_end(
-        theatre.start(
+def test_the_nodes_after_a_retried_dead_letter_run(harness: WorkflowHarness, repair: Repair) -> None:
+    run = harness.to_end(
+        harness.start(
             {"nodes": {"a": model(), "b": faulty(needs=["a"]), "c": model(needs=["b"])}},
             callback_url="https://hooks.example.com/",
         )
@@ -71,7 +71,7 @@ def test_the_nodes_after_a_retried_dead_letter_run(theatre: Theatre, repair: Rep
     assert (run.state, states(run)["c"]) == (RunState.FAILED, "cancelled")
     [letter] = failed_jobs()
     repair(letter)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
     assert run.round == 2
     assert states(run) == {"a": "completed", "b": "completed", "c": "completed"}
     assert Node.objects.get(run=run, key="b").job_id == letter, "it did not run a third time"
@@ -80,18 +80,18 @@ def test_the_nodes_after_a_retried_dead_letter_run(theatre: Theatre, repair: Rep
     assert not EndNotice.objects.exists()
 
 
-def test_other_failed_nodes_stay_failed(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": faulty(), "c": model(needs=["a"])}}))
+def test_other_failed_nodes_stay_failed(harness: WorkflowHarness, repair: Repair) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": faulty(), "b": faulty(), "c": model(needs=["a"])}}))
     letter = Node.objects.get(run=run, key="a").job_id or ""
     repair(letter)
-    theatre.until(run, lambda: run.round == 2 and run.state != RunState.RUNNING)
+    harness.until(run, lambda: run.round == 2 and run.state != RunState.RUNNING)
     assert states(run) == {"a": "completed", "b": "failed", "c": "completed"}
     assert run.state == RunState.FAILED
     assert Job.objects.filter(state="failed").count() == 1
 
 
 @pytest.mark.database
-def test_a_map_goes_on_once_few_enough_of_its_items_fail(theatre: Theatre, repair: Repair) -> None:
+def test_a_map_goes_on_once_few_enough_of_its_items_fail(harness: WorkflowHarness, repair: Repair) -> None:
     items = ["fail", None, "fail"]
     spec = {
         "nodes": {
@@ -102,52 +102,58 @@ def test_a_map_goes_on_once_few_enough_of_its_items_fail(theatre: Theatre, repai
             "next": model(needs=["all"]),
         }
     }
-    run = theatre.to_end(theatre.start(spec))
+    run = harness.to_end(harness.start(spec))
     assert run.state == RunState.FAILED
     first, *others = failed_jobs()
     repair(first)
-    theatre.until(run, lambda: Job.objects.get(id=first).state == "completed")
-    theatre.advance(run)
+    harness.until(run, lambda: Job.objects.get(id=first).state == "completed")
+    harness.advance(run)
     if others:
         assert (run.state, run.round) == (RunState.FAILED, 1), "another item still fails"
         repair(*others)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
     assert states(run) == {"all": "completed", "next": "completed"}
 
 
-def test_a_retried_job_without_success_changes_nothing(theatre: Theatre) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
+def test_a_retried_job_without_success_changes_nothing(harness: WorkflowHarness) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": faulty()}}))
     [letter] = failed_jobs()
-    retry_dead_letter(letter, by="user:boss", ports=theatre.ports)
-    cancel_job(letter, ports=theatre.ports)
-    theatre.advance(run)
+    retry_dead_letter(letter, by="user:boss", ports=harness.ports)
+    cancel_job(letter, ports=harness.ports)
+    harness.advance(run)
     assert (run.state, run.round) == (RunState.FAILED, 1)
     assert not EndNotice.objects.exists()
 
 
-def test_a_success_whose_hint_was_lost_is_found_by_the_sweep(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
+def test_a_success_whose_hint_was_lost_is_found_by_the_sweep(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
     [letter] = failed_jobs()
     repair(letter)
     while Job.objects.get(id=letter).state != "completed":
-        theatre.worker.work("m")
-    theatre.woken.clear()
+        harness.worker.work("m")
+    harness.woken.clear()
     EndNotice.objects.update(at=timezone.now() - timedelta(hours=1))
-    lost_ends.sweep(theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    lost_ends.sweep(harness.ports)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
 @pytest.mark.database
-def test_a_success_that_arrives_while_notices_are_deleted_stays(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
+def test_a_success_that_arrives_while_notices_are_deleted_stays(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": faulty()}}))
     repair(*failed_jobs())
     while not EndNotice.objects.filter(state="completed").exists():
-        theatre.worker.work("m")
+        harness.worker.work("m")
     delete_of_ended([run.id])  # the rest of a step that did not see it
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
-def test_in_a_running_run_the_nodes_that_waited_for_it_start(theatre: Theatre, repair: Repair) -> None:
+def test_in_a_running_run_the_nodes_that_waited_for_it_start(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
     spec = {
         "nodes": {
             "a": faulty(),
@@ -155,11 +161,11 @@ def test_in_a_running_run_the_nodes_that_waited_for_it_start(theatre: Theatre, r
             "ask": {"human": {"title": "?", "choose_from": [1]}},
         }
     }
-    run = theatre.start(spec)
-    theatre.until(run, lambda: states(run)["b"] == "cancelled")
+    run = harness.start(spec)
+    harness.until(run, lambda: states(run)["b"] == "cancelled")
     [letter] = failed_jobs()
     repair(letter)
-    theatre.until(run, lambda: states(run)["b"] == "completed")
+    harness.until(run, lambda: states(run)["b"] == "completed")
     assert (run.state, run.round) == (RunState.RUNNING, 1)
 
 
@@ -181,38 +187,42 @@ def one_of_three(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.database
-def test_in_a_running_run_a_map_goes_on_with_its_other_items(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.start(one_of_three())
-    theatre.until(run, lambda: states(run)["last"] == "cancelled")
+def test_in_a_running_run_a_map_goes_on_with_its_other_items(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
+    run = harness.start(one_of_three())
+    harness.until(run, lambda: states(run)["last"] == "cancelled")
     assert Job.objects.count() == 1, "the map failed before its other items started"
     repair(*failed_jobs())
-    theatre.until(run, lambda: states(run)["last"] == "completed")
+    harness.until(run, lambda: states(run)["last"] == "completed")
     assert (run.state, run.round) == (RunState.RUNNING, 1)
     assert states(run)["all"] == "completed"
     assert Node.objects.get(run=run, key="next").state == "completed"
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
     assert run.output == {"count": 3}
 
 
 def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
-    theatre: Theatre, repair: Repair
+    harness: WorkflowHarness, repair: Repair
 ) -> None:
     choices = {"$ref": "run.round > `1` && inputs"}
-    run = theatre.start(one_of_three(ask={"human": {"title": "?", "choose_from": choices}}), [1])
-    theatre.to_end(run)
+    run = harness.start(one_of_three(ask={"human": {"title": "?", "choose_from": choices}}), [1])
+    harness.to_end(run)
     assert run.state == RunState.FAILED, "in the first round the question has no choices"
-    operations.restart_run(run.id, ports=theatre.ports, keys=["ask"])
-    theatre.until(run, lambda: states(run)["ask"] == "running")
+    operations.restart_run(run.id, ports=harness.ports, keys=["ask"])
+    harness.until(run, lambda: states(run)["ask"] == "running")
     repair(*failed_jobs())
-    theatre.until(run, lambda: states(run)["last"] == "completed")
+    harness.until(run, lambda: states(run)["last"] == "completed")
     assert (run.state, run.round) == (RunState.RUNNING, 2)
     assert Node.objects.filter(run=run, base="all", state="completed").count() == 4
 
 
-def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theatre, repair: Repair) -> None:
+def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
     """The step has read counts of the map that are old now."""
-    run = theatre.start({
+    run = harness.start({
         "nodes": {
             "all": {
                 **model(payload={"fault": {"$ref": "item", "default": None}}),
@@ -221,34 +231,34 @@ def test_a_retry_of_a_maps_item_makes_a_step_under_way_begin_anew(theatre: Theat
             "ask": {"human": {"title": "?", "choose_from": [1]}},
         }
     })  # fmt: skip
-    theatre.until(run, lambda: MapState.objects.filter(completed=1).exists())
+    harness.until(run, lambda: MapState.objects.filter(completed=1).exists())
     before = run.steps
     EndNotice.objects.create(
         followed_by=f"run:{run.id}", ended_id=failed_jobs()[0], round=2, state="completed", at=timezone.now()
     )
-    take_retried(run.id, theatre.ports)
+    take_retried(run.id, harness.ports)
     run.refresh_from_db()
     assert run.steps == before + 1
     assert MapState.objects.get().failed == 0
     Job.objects.filter(state="failed").update(state="completed", result={}, error_code="")
-    theatre.until(run, lambda: states(run)["all"] == "completed")
+    harness.until(run, lambda: states(run)["all"] == "completed")
 
 
 @pytest.mark.database
 @pytest.mark.parametrize("limit", [1_000_000, 10])
 def test_a_sub_run_that_goes_on_lets_its_parent_go_on_with_its_output(
-    theatre: Theatre, repair: Repair, settings: Any, limit: int
+    harness: WorkflowHarness, repair: Repair, settings: Any, limit: int
 ) -> None:
     """limit: bytes of an output that stays in the row of its run; a longer one is an artifact."""
     settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=limit)
-    theatre.put(
+    harness.put(
         "child", {"nodes": {"x": faulty()}, "output": {"took": {"$ref": "x.seconds"}, "text": "long"}}
     )
     nodes = {"sub": {"workflow": "child"}, "last": model(payload={"echo": {"$ref": "sub.text"}})}
-    run = theatre.to_end(theatre.start({"nodes": nodes, "output": {"$ref": "last.echo"}}))
+    run = harness.to_end(harness.start({"nodes": nodes, "output": {"$ref": "last.echo"}}))
     assert run.state == RunState.FAILED
     repair(*failed_jobs())
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
     assert set(Run.objects.values_list("state", "round")) == {("completed", 2)}
     assert run.output == "long"
     of_run = ArtifactUse.objects.filter(run=run.id)
@@ -272,76 +282,80 @@ def asked_after_a_failure() -> dict[str, Any]:
 
 @pytest.mark.database
 def test_a_success_waits_for_the_end_of_a_run_that_has_gone_on_without_it(
-    theatre: Theatre, repair: Repair
+    harness: WorkflowHarness, repair: Repair
 ) -> None:
-    run = theatre.start(asked_after_a_failure())
-    theatre.until(run, lambda: states(run)["ask"] == "running")
+    run = harness.start(asked_after_a_failure())
+    harness.until(run, lambda: states(run)["ask"] == "running")
     repair(*failed_jobs())
-    theatre.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
+    harness.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
     assert states(run) == {"a": "failed", "b": "cancelled", "ask": "running"}
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
-    theatre.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    harness.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
     assert states(run) == {"a": "completed", "b": "completed", "ask": "running"}
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
 @pytest.mark.database
-def test_a_success_that_waited_is_found_by_the_sweep(theatre: Theatre, repair: Repair) -> None:
+def test_a_success_that_waited_is_found_by_the_sweep(harness: WorkflowHarness, repair: Repair) -> None:
     """The process may die between the end of the run and the look for such successes."""
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
+    run = harness.to_end(harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
     repair(*failed_jobs())
     while not EndNotice.objects.filter(state="completed").exists():
-        theatre.worker.work("m")
+        harness.worker.work("m")
     EndNotice.objects.update(followed_by=f"later:{run.id}")
-    lost_ends.sweep(theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    lost_ends.sweep(harness.ports)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
 @pytest.mark.database
-def test_a_success_that_waited_does_not_begin_a_cancelled_run_anew(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.start(asked_after_a_failure())
-    theatre.until(run, lambda: states(run)["ask"] == "running")
+def test_a_success_that_waited_does_not_begin_a_cancelled_run_anew(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
+    run = harness.start(asked_after_a_failure())
+    harness.until(run, lambda: states(run)["ask"] == "running")
     repair(*failed_jobs())
-    theatre.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
-    operations.cancel_run(run.id, ports=theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.CANCELLED and not EndNotice.objects.exists())
-    theatre.advance(run)
+    harness.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
+    operations.cancel_run(run.id, ports=harness.ports)
+    harness.until(run, lambda: run.state == RunState.CANCELLED and not EndNotice.objects.exists())
+    harness.advance(run)
     assert (run.state, run.round) == (RunState.CANCELLED, 1)
 
 
-def test_a_success_of_a_round_before_the_restart_changes_nothing(theatre: Theatre, repair: Repair) -> None:
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
+def test_a_success_of_a_round_before_the_restart_changes_nothing(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
+    run = harness.to_end(harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
     [first] = failed_jobs()
-    operations.restart_run(run.id, ports=theatre.ports)
-    theatre.to_end(run)
+    operations.restart_run(run.id, ports=harness.ports)
+    harness.to_end(run)
     assert len(failed_jobs()) == 2
     repair(first)
     while not EndNotice.objects.filter(state="completed").exists():
-        theatre.worker.work("m")
-    theatre.until(run, lambda: not EndNotice.objects.exists())
+        harness.worker.work("m")
+    harness.until(run, lambda: not EndNotice.objects.exists())
     assert (run.state, run.round) == (RunState.FAILED, 2)
     assert states(run) == {"a": "failed", "b": "cancelled"}
 
 
 @pytest.mark.database
 def test_the_handler_of_failures_does_not_run_again_for_its_own_success(
-    theatre: Theatre, repair: Repair
+    harness: WorkflowHarness, repair: Repair
 ) -> None:
     spec = {"nodes": {"a": faulty(), "notify": faulty()}, "on_failure": {"node": "notify"}}
-    run = theatre.to_end(theatre.start(spec))
+    run = harness.to_end(harness.start(spec))
     letter = Node.objects.get(run=run, key="notify").job_id or ""
     repair(letter)
-    theatre.until(run, lambda: states(run)["notify"] == "completed")
-    theatre.advance(run)
+    harness.until(run, lambda: states(run)["notify"] == "completed")
+    harness.advance(run)
     assert (run.state, run.round) == (RunState.FAILED, 1)
 
 
-def work_until(theatre: Theatre, condition: Callable[[], bool]) -> None:
+def work_until(harness: WorkflowHarness, condition: Callable[[], bool]) -> None:
     """Run jobs, and advance no run."""
 
     def met() -> bool:
-        theatre.worker.work("m")
+        harness.worker.work("m")
         return condition()
 
     wait_for(met)
@@ -349,63 +363,65 @@ def work_until(theatre: Theatre, condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_failure_that_the_run_had_not_seen_before_the_retry_does_not_count(
-    theatre: Theatre, repair: Repair, has_ended: bool
+    harness: WorkflowHarness, repair: Repair, has_ended: bool
 ) -> None:
     """Nothing advanced runs for a while."""
-    run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}})
-    theatre.advance(run)
-    work_until(theatre, lambda: bool(failed_jobs()))
+    run = harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}})
+    harness.advance(run)
+    work_until(harness, lambda: bool(failed_jobs()))
     [letter] = failed_jobs()
     repair(letter)
     if has_ended:
-        work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
-    theatre.advance(run)
+        work_until(harness, lambda: Job.objects.get(id=letter).state == "completed")
+    harness.advance(run)
     assert run.state == RunState.RUNNING
-    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    harness.until(run, lambda: run.state != RunState.RUNNING)
     assert (run.state, run.round) == (RunState.COMPLETED, 1)
 
 
 def test_a_success_does_not_begin_a_run_anew_that_was_cancelled_before_it(
-    theatre: Theatre, repair: Repair, monkeypatch: pytest.MonkeyPatch
+    harness: WorkflowHarness, repair: Repair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "cancel_retried", lambda *_: 0)  # Redis is away
     ask = {"human": {"title": "?", "choose_from": [1]}}
-    run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
-    theatre.until(run, lambda: states(run)["b"] == "cancelled")
+    run = harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
+    harness.until(run, lambda: states(run)["b"] == "cancelled")
     [letter] = failed_jobs()
     repair(letter)
-    operations.cancel_run(run.id, ports=theatre.ports)
-    cancelling_runs.sweep(theatre.ports)
-    theatre.advance(run)
+    operations.cancel_run(run.id, ports=harness.ports)
+    cancelling_runs.sweep(harness.ports)
+    harness.advance(run)
     assert run.state == RunState.CANCELLED
-    work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
-    theatre.advance(run)
+    work_until(harness, lambda: Job.objects.get(id=letter).state == "completed")
+    harness.advance(run)
     assert (run.state, run.round) == (RunState.CANCELLED, 1)
     assert not EndNotice.objects.exists()
 
 
-def test_a_success_that_waited_outlasts_a_restart_of_other_nodes(theatre: Theatre, repair: Repair) -> None:
+def test_a_success_that_waited_outlasts_a_restart_of_other_nodes(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
     """The restart comes between the end of the run and the look for such successes."""
     spec = asked_after_a_failure()
     spec["nodes"]["other"] = model()
-    run = theatre.start(spec)
-    theatre.until(run, lambda: states(run)["ask"] == "running")
+    run = harness.start(spec)
+    harness.until(run, lambda: states(run)["ask"] == "running")
     repair(*failed_jobs())
     later = EndNotice.objects.filter(followed_by=postponed_of(run.id))
-    theatre.until(run, later.exists)
+    harness.until(run, later.exists)
     Run.objects.filter(id=run.id).update(state="failed", finished_at=timezone.now())
     Run.objects.filter(id=run.id).update(state="running", finished_at=None)  # restarted
     assert end_postponed([run.id]) == []
     assert later.exists()
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
-    theatre.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    harness.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
     assert states(run)["a"] == "completed"
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
 def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
-    theatre: Theatre, repair: Repair
+    harness: WorkflowHarness, repair: Repair
 ) -> None:
     """Both succeed at once: its completed items are those of another list."""
     every = {
@@ -413,13 +429,13 @@ def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
         "map": {"over": {"$ref": "a.echo", "default": [None, None, "fail"]}},
         "needs_rule": "all_done",
     }
-    run = theatre.to_end(theatre.start({"nodes": {"a": faulty(), "all": every}}))
+    run = harness.to_end(harness.start({"nodes": {"a": faulty(), "all": every}}))
     assert states(run) == {"a": "failed", "all": "failed"}
     repair(*failed_jobs())
-    work_until(theatre, lambda: Job.objects.filter(state="completed", round=2).count() == 2)
+    work_until(harness, lambda: Job.objects.filter(state="completed", round=2).count() == 2)
     a = Node.objects.get(run=run, key="a").job_id
     Job.objects.filter(id=a).update(result={"echo": [None]})
-    theatre.until(run, lambda: run.state != RunState.RUNNING and run.round == 2)
+    harness.until(run, lambda: run.state != RunState.RUNNING and run.round == 2)
     assert states(run) == {"a": "completed", "all": "completed"}
     assert MapState.objects.get(node__round=2).first_round == 2
 
@@ -427,198 +443,204 @@ def test_a_map_that_goes_on_with_a_retried_item_gets_the_list_of_a_retried_node(
 @pytest.mark.database
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_sub_run_of_a_cancelled_run_does_not_go_on(
-    theatre: Theatre, repair: Repair, has_ended: bool
+    harness: WorkflowHarness, repair: Repair, has_ended: bool
 ) -> None:
-    theatre.put("child", {"nodes": {"x": faulty(), "y": model(needs=["x"])}})
+    harness.put("child", {"nodes": {"x": faulty(), "y": model(needs=["x"])}})
     ask = {"human": {"title": "?", "choose_from": [1]}, "needs": ["sub"], "needs_rule": "all_done"}
-    run = theatre.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
-    theatre.until(run, lambda: states(run)["ask"] == "running")
-    operations.cancel_run(run.id, ports=theatre.ports)
+    run = harness.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
+    harness.until(run, lambda: states(run)["ask"] == "running")
+    operations.cancel_run(run.id, ports=harness.ports)
     if has_ended:
-        cancelling_runs.sweep(theatre.ports)
-        theatre.advance(run)
+        cancelling_runs.sweep(harness.ports)
+        harness.advance(run)
         assert run.state == RunState.CANCELLED
     [letter] = failed_jobs()
-    theatre.ports = replace(
-        theatre.ports, retryable=lambda letters: letters
+    harness.ports = replace(
+        harness.ports, retryable=lambda letters: letters
     )  # as if it came before the cancel
     repair(letter)
-    work_until(theatre, lambda: Job.objects.get(id=letter).state == "completed")
+    work_until(harness, lambda: Job.objects.get(id=letter).state == "completed")
     child = Run.objects.get(depth=1)
-    theatre.advance(child)
+    harness.advance(child)
     assert (child.state, child.round) == (RunState.FAILED, 1)
 
 
-def retried_while_running(theatre: Theatre, repair: Repair) -> tuple[Run, str]:
+def retried_while_running(harness: WorkflowHarness, repair: Repair) -> tuple[Run, str]:
     """Return a running run, and its dead letter that was retried and waits."""
     ask = {"human": {"title": "?", "choose_from": [1]}}
-    run = theatre.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
-    theatre.until(run, lambda: states(run)["b"] == "cancelled")
+    run = harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
+    harness.until(run, lambda: states(run)["b"] == "cancelled")
     [letter] = failed_jobs()
     repair(letter)
     return run, letter
 
 
-def test_a_cancel_reaches_a_retried_dead_letter(theatre: Theatre, repair: Repair) -> None:
-    run, letter = retried_while_running(theatre, repair)
-    operations.cancel_run(run.id, ports=theatre.ports)
+def test_a_cancel_reaches_a_retried_dead_letter(harness: WorkflowHarness, repair: Repair) -> None:
+    run, letter = retried_while_running(harness, repair)
+    operations.cancel_run(run.id, ports=harness.ports)
     assert Job.objects.get(id=letter).state == "cancelled"
-    cancelling_runs.sweep(theatre.ports)
-    theatre.advance(run)
+    cancelling_runs.sweep(harness.ports)
+    harness.advance(run)
     assert run.state == RunState.CANCELLED
 
 
 @pytest.mark.database
 def test_a_cancel_reaches_a_retried_dead_letter_later_if_redis_was_away(
-    theatre: Theatre, repair: Repair, monkeypatch: pytest.MonkeyPatch
+    harness: WorkflowHarness, repair: Repair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, letter = retried_while_running(theatre, repair)
+    run, letter = retried_while_running(harness, repair)
     with monkeypatch.context() as patched:
         patched.setattr(operations, "cancel_retried", lambda *_: 0)
-        operations.cancel_run(run.id, ports=theatre.ports)
-    cancelling_runs.sweep(theatre.ports)
-    theatre.advance(run)
+        operations.cancel_run(run.id, ports=harness.ports)
+    cancelling_runs.sweep(harness.ports)
+    harness.advance(run)
     assert (run.state, Job.objects.get(id=letter).state) == (RunState.CANCELLED, "queued")
-    lost_ends.sweep(theatre.ports)
+    lost_ends.sweep(harness.ports)
     assert Job.objects.get(id=letter).state == "cancelled"
 
 
 @pytest.mark.database
-def test_a_retry_in_a_cancelled_run_is_refused(theatre: Theatre) -> None:
+def test_a_retry_in_a_cancelled_run_is_refused(harness: WorkflowHarness) -> None:
     ask = {"human": {"title": "?", "choose_from": [1]}}
-    run = theatre.start({"nodes": {"a": faulty(), "ask": ask}})
-    theatre.until(run, lambda: states(run)["a"] == "failed")
-    other = theatre.to_end(theatre.start({"nodes": {"a": faulty()}}))
+    run = harness.start({"nodes": {"a": faulty(), "ask": ask}})
+    harness.until(run, lambda: states(run)["a"] == "failed")
+    other = harness.to_end(harness.start({"nodes": {"a": faulty()}}))
     letter = Node.objects.get(run=run, key="a").job_id or ""
-    operations.cancel_run(run.id, ports=theatre.ports)
+    operations.cancel_run(run.id, ports=harness.ports)
     everything = JobFilter()
     for is_over in (False, True):
         if is_over:
-            cancelling_runs.sweep(theatre.ports)
-            theatre.advance(run)
+            cancelling_runs.sweep(harness.ports)
+            harness.advance(run)
             assert run.state == RunState.CANCELLED
         with pytest.raises(RunWasCancelled, match=run.id) as refused:
-            retry_dead_letter(letter, by="user:boss", ports=theatre.ports)
+            retry_dead_letter(letter, by="user:boss", ports=harness.ports)
         assert (refused.value.code, refused.value.status) == ("run_cancelled", 409)
-        assert count(everything, BulkAction.RETRY, theatre.ports) == 1
-    assert count(everything, BulkAction.DISMISS, theatre.ports) == 2
-    outcome = retry_jobs(everything, by="user:boss", ports=theatre.ports)
+        assert count(everything, BulkAction.RETRY, harness.ports) == 1
+    assert count(everything, BulkAction.DISMISS, harness.ports) == 2
+    outcome = retry_jobs(everything, by="user:boss", ports=harness.ports)
     assert (outcome.done, outcome.remaining, outcome.refused) == (1, 0, 0)
     assert Job.objects.get(followed_by=f"run:{other.id}").round == 2
     with pytest.raises(NotDeadLetter):
-        retry_dead_letter("0" * 26, ports=theatre.ports)
+        retry_dead_letter("0" * 26, ports=harness.ports)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-def test_a_retry_in_a_sub_run_of_a_cancelled_run_is_refused(theatre: Theatre, has_ended: bool) -> None:
+def test_a_retry_in_a_sub_run_of_a_cancelled_run_is_refused(
+    harness: WorkflowHarness, has_ended: bool
+) -> None:
     """On each level: the failed sub-run has ended before the cancel, which does not reach it."""
-    theatre.put("grandchild", {"nodes": {"x": faulty()}})
-    theatre.put("child", {"nodes": {"sub": {"workflow": "grandchild"}}})
+    harness.put("grandchild", {"nodes": {"x": faulty()}})
+    harness.put("child", {"nodes": {"sub": {"workflow": "grandchild"}}})
     ask = {"human": {"title": "?", "choose_from": [1]}, "needs": ["sub"], "needs_rule": "all_done"}
-    run = theatre.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
-    theatre.until(run, lambda: states(run)["ask"] == "running")
+    run = harness.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
+    harness.until(run, lambda: states(run)["ask"] == "running")
     [letter] = failed_jobs()
-    assert count(JobFilter(), BulkAction.RETRY, theatre.ports) == 1
-    operations.cancel_run(run.id, ports=theatre.ports)
+    assert count(JobFilter(), BulkAction.RETRY, harness.ports) == 1
+    operations.cancel_run(run.id, ports=harness.ports)
     if has_ended:
-        cancelling_runs.sweep(theatre.ports)
-        theatre.advance(run)
+        cancelling_runs.sweep(harness.ports)
+        harness.advance(run)
         assert run.state == RunState.CANCELLED
     with pytest.raises(RunWasCancelled):
-        retry_dead_letter(letter, by="user:boss", ports=theatre.ports)
-    assert count(JobFilter(), BulkAction.RETRY, theatre.ports) == 0
+        retry_dead_letter(letter, by="user:boss", ports=harness.ports)
+    assert count(JobFilter(), BulkAction.RETRY, harness.ports) == 0
     assert Job.objects.get(id=letter).round == 1
 
 
-def test_a_dead_letter_of_a_run_past_its_deadline_is_retried(theatre: Theatre, repair: Repair) -> None:
+def test_a_dead_letter_of_a_run_past_its_deadline_is_retried(
+    harness: WorkflowHarness, repair: Repair
+) -> None:
     """The run was not cancelled: it failed."""
-    run = theatre.start({"nodes": {"a": faulty(), "ask": {"human": {"title": "?", "choose_from": [1]}}}})
-    theatre.until(run, lambda: states(run)["a"] == "failed")
+    run = harness.start({"nodes": {"a": faulty(), "ask": {"human": {"title": "?", "choose_from": [1]}}}})
+    harness.until(run, lambda: states(run)["a"] == "failed")
     Run.objects.filter(id=run.id).update(deadline_at=timezone.now() - timedelta(seconds=1))
-    cancelling_runs.sweep(theatre.ports)
+    cancelling_runs.sweep(harness.ports)
     [letter] = failed_jobs()
     repair(letter)
     assert Job.objects.get(id=letter).round == 2
-    theatre.until(run, lambda: run.round == 2 or run.state != RunState.RUNNING)
+    harness.until(run, lambda: run.round == 2 or run.state != RunState.RUNNING)
 
 
-def with_sub_run(theatre: Theatre, **more: Any) -> tuple[Run, Run]:
+def with_sub_run(harness: WorkflowHarness, **more: Any) -> tuple[Run, Run]:
     """Return a run and its sub-run, which wait for an answer to the sub-run's question."""
     ask = {"human": {"title": "?", "choose_from": [1, 2]}}
-    theatre.put("child", {"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
+    harness.put("child", {"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
     sub = {"workflow": "child", **more}
     last = model(payload={"echo": {"$ref": "sub"}})
-    run = theatre.start({"nodes": {"sub": sub, "last": last}, "output": {"$ref": "last.echo"}})
-    theatre.until(run, Wait.objects.exists)
+    run = harness.start({"nodes": {"sub": sub, "last": last}, "output": {"$ref": "last.echo"}})
+    harness.until(run, Wait.objects.exists)
     return run, Run.objects.get(depth=1)
 
 
-def answer_again(theatre: Theatre, run: Run, child: Run) -> None:
+def answer_again(harness: WorkflowHarness, run: Run, child: Run) -> None:
     """Restart a sub-run, and answer its question."""
-    operations.restart_run(child.id, ports=theatre.ports)
-    theatre.until(run, lambda: Wait.objects.filter(node__run=child, answered_at=None).exists())
-    operations.answer_wait(child, "ask", 2, by="key:me", ports=theatre.ports)
+    operations.restart_run(child.id, ports=harness.ports)
+    harness.until(run, lambda: Wait.objects.filter(node__run=child, answered_at=None).exists())
+    operations.answer_wait(child, "ask", 2, by="key:me", ports=harness.ports)
 
 
 @pytest.mark.database
 @pytest.mark.parametrize("more", [{}, {"map": {"count": 1}}])
 def test_a_restarted_sub_run_that_was_cancelled_alone_lets_its_parent_go_on(
-    theatre: Theatre, more: dict[str, Any]
+    harness: WorkflowHarness, more: dict[str, Any]
 ) -> None:
-    run, child = with_sub_run(theatre, **more)
-    operations.cancel_run(child.id, ports=theatre.ports)
-    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    run, child = with_sub_run(harness, **more)
+    operations.cancel_run(child.id, ports=harness.ports)
+    harness.until(run, lambda: run.state != RunState.RUNNING)
     assert (run.state, states(run)["last"]) == (RunState.FAILED, "cancelled")
-    answer_again(theatre, run, child)
-    theatre.until(run, lambda: run.state == RunState.COMPLETED)
+    answer_again(harness, run, child)
+    harness.until(run, lambda: run.state == RunState.COMPLETED)
     assert (run.round, run.output) == (2, [2] if more else 2)
 
 
-def test_a_restarted_sub_run_that_was_cancelled_alone_lets_a_running_parent_go_on(theatre: Theatre) -> None:
+def test_a_restarted_sub_run_that_was_cancelled_alone_lets_a_running_parent_go_on(
+    harness: WorkflowHarness,
+) -> None:
     ask = {"human": {"title": "?", "choose_from": [1, 2]}}
-    theatre.put("child", {"nodes": {"ask": ask}})
+    harness.put("child", {"nodes": {"ask": ask}})
     nodes = {"sub": {"workflow": "child"}, "last": model(needs=["sub"]), "other": ask}
-    run = theatre.start({"nodes": nodes})
-    theatre.until(run, lambda: Wait.objects.count() == 2)
+    run = harness.start({"nodes": nodes})
+    harness.until(run, lambda: Wait.objects.count() == 2)
     child = Run.objects.get(depth=1)
-    operations.cancel_run(child.id, ports=theatre.ports)
-    theatre.until(run, lambda: states(run)["last"] == "cancelled")
-    answer_again(theatre, run, child)
-    theatre.until(run, lambda: states(run)["last"] == "completed")
+    operations.cancel_run(child.id, ports=harness.ports)
+    harness.until(run, lambda: states(run)["last"] == "cancelled")
+    answer_again(harness, run, child)
+    harness.until(run, lambda: states(run)["last"] == "completed")
     assert (run.state, run.round) == (RunState.RUNNING, 1)
 
 
-def test_a_sub_run_whose_output_its_parent_would_drop_is_not_restarted(theatre: Theatre) -> None:
-    run, child = with_sub_run(theatre)
+def test_a_sub_run_whose_output_its_parent_would_drop_is_not_restarted(harness: WorkflowHarness) -> None:
+    run, child = with_sub_run(harness)
 
     def refusal() -> str:
         with pytest.raises(OutputNotWanted) as refused:
-            operations.restart_run(child.id, keys=["ask"], ports=theatre.ports)
+            operations.restart_run(child.id, keys=["ask"], ports=harness.ports)
         assert (refused.value.code, refused.value.status) == ("output_not_wanted", 409)
         child.refresh_from_db()
         assert child.round == 1
         return str(refused.value)
 
-    operations.cancel_run(child.id, ports=theatre.ports)
-    theatre.until(run, lambda: run.state != RunState.RUNNING)
-    operations.restart_run(run.id, ports=theatre.ports)
+    operations.cancel_run(child.id, ports=harness.ports)
+    harness.until(run, lambda: run.state != RunState.RUNNING)
+    operations.restart_run(run.id, ports=harness.ports)
     assert "restart the newest sub-run" in refusal()
-    theatre.until(run, lambda: Wait.objects.filter(answered_at=None).exists())
-    operations.cancel_run(run.id, ports=theatre.ports)
+    harness.until(run, lambda: Wait.objects.filter(answered_at=None).exists())
+    operations.cancel_run(run.id, ports=harness.ports)
     assert "is being cancelled; once it has ended, restart that run" in refusal()
-    cancelling_runs.sweep(theatre.ports)
-    theatre.until(run, lambda: run.state == RunState.CANCELLED)
+    cancelling_runs.sweep(harness.ports)
+    harness.until(run, lambda: run.state == RunState.CANCELLED)
     assert 'was cancelled; restart that run with {"nodes": ["sub"]}' in refusal()
 
 
-def test_a_sub_run_whose_output_was_taken_is_not_restarted(theatre: Theatre) -> None:
+def test_a_sub_run_whose_output_was_taken_is_not_restarted(harness: WorkflowHarness) -> None:
     """On any level: the run between them would open a new round, too."""
-    theatre.put("grandchild", {"nodes": {"x": faulty()}})
+    harness.put("grandchild", {"nodes": {"x": faulty()}})
     sub = {"workflow": "grandchild"}
     after = model(needs=["sub"], needs_rule="all_done")
-    theatre.put("child", {"nodes": {"sub": sub, "after": after}, "output": 1})
-    run = theatre.to_end(theatre.start({"nodes": {"sub": {"workflow": "child"}}}))
+    harness.put("child", {"nodes": {"sub": sub, "after": after}, "output": 1})
+    run = harness.to_end(harness.start({"nodes": {"sub": {"workflow": "child"}}}))
     assert run.state == RunState.COMPLETED
     grandchild = Run.objects.get(depth=2)
     with pytest.raises(OutputNotWanted, match=f"{run.id}.* took its output"):
-        operations.restart_run(grandchild.id, ports=theatre.ports)
+        operations.restart_run(grandchild.id, ports=harness.ports)

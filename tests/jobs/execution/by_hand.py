@@ -23,7 +23,7 @@ from jobs.models import Job
 from jobs.transitions import Touched
 from tests.support.factories import make_job
 from tests.support.fakes import ManualClock
-from tests.support.shop import Shop
+from tests.support.worker_harness import WorkerHarness
 
 OLD = 1e6
 """The age of a generation whose starts are not awaited."""
@@ -205,18 +205,18 @@ class Hands:
 
 
 def by_hand(
-    shop: Shop, *answers: Any, generation_age: float | None = OLD, wake: bool = True, **ports: Any
+    harness: WorkerHarness, *answers: Any, generation_age: float | None = OLD, wake: bool = True, **ports: Any
 ) -> Hands:
-    """answers: of the GPU. wake: whether the broker takes wakes. ports: in place of the shop's."""
+    """answers: of the GPU. wake: whether the broker takes wakes. ports: in place of the harness's."""
     clock, wakes = ManualClock(), []
-    leases = WatchedLeases(shop.leases, generation_age)
+    leases = WatchedLeases(harness.leases, generation_age)
     gpu = Gpu(clock, *answers)
 
     def send(asked: Any) -> int:
         wakes.extend(asked)
         return sum(one.count for one in asked) if wake else 0
 
-    parts = replace(shop.ports, clock=clock, leases=lambda fleet: leases, send_wakes=send, **ports)
+    parts = replace(harness.ports, clock=clock, leases=lambda fleet: leases, send_wakes=send, **ports)
     process = HandProcess(parts.transport, name="w", runners=lambda spec: gpu)
     worker = GpuWorker(parts, process, writer=HandWriter)
     writer = worker.completion.writer

@@ -9,19 +9,19 @@ from jobs.execution.prefetch import Ready
 from jobs.execution.slot_loop import TimeSlice
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
-from tests.support.shop import Shop
+from tests.support.worker_harness import WorkerHarness
 
 AHEAD = 100.0
 """Every run here is shorter."""
 
 
 @pytest.fixture
-def hands(shop: Shop) -> Hands:
-    return with_followers(shop)
+def hands(harness: WorkerHarness) -> Hands:
+    return with_followers(harness)
 
 
-def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
-    hands = by_hand(shop, *answers, **how)
+def with_followers(harness: WorkerHarness, *answers: object, **how: float) -> Hands:
+    hands = by_hand(harness, *answers, **how)
     hands.worker.prefetch.short_seconds = AHEAD
     return hands
 

@@ -30,8 +30,8 @@ from jobs.models import Attempt, Event, Job
 from tests.support.factories import make_model, make_tenant
 from tests.support.servers.artifact_store import serving_store
 from tests.support.servers.handlers import QuietHandler, serve_handler
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,18 +77,18 @@ def server() -> Iterator[ReadingServer]:
 
 
 @pytest.fixture
-def shop(valkey, fleet, server, settings, tmp_path) -> Iterator[Shop]:
+def harness(valkey, fleet, server, settings, tmp_path) -> Iterator[WorkerHarness]:
     model = make_model("m", max_run_seconds=100.0, max_retries=2)
-    shop = open_shop(valkey.url, fleet, model, server.url)
+    harness = make_harness(valkey.url, fleet, model, server.url)
     settings.ARTIFACT_FOLDER = tmp_path / "store"
-    with serving_store(lambda: shop.ports.artifact_store) as url:
+    with serving_store(lambda: harness.ports.artifact_store) as url:
         settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url, artifact_reserve_bytes=0)
-        yield shop
-        shop.close()
+        yield harness
+        harness.close()
 
 
-def stored(shop: Shop, data: bytes) -> Artifact:
-    now = shop.ports.clock.now()
+def stored(harness: WorkerHarness, data: bytes) -> Artifact:
+    now = harness.ports.clock.now()
     row = Artifact.objects.create(
         id=new_id(now.timestamp()),
         tenant_id=make_tenant().pk,
@@ -98,25 +98,25 @@ def stored(shop: Shop, data: bytes) -> Artifact:
         created_at=now,
         expires_at=now + timedelta(days=1),
     )
-    shop.ports.artifact_store.write(row.key, len(data), [data])
+    harness.ports.artifact_store.write(row.key, len(data), [data])
     return row
 
 
-def submit(shop: Shop, row: Artifact, payload: dict[str, Any]) -> Job:
+def submit(harness: WorkerHarness, row: Artifact, payload: dict[str, Any]) -> Job:
     """As the API stores it: the use is there before a worker may claim the job."""
-    job_id = new_id(shop.ports.clock.now().timestamp())
+    job_id = new_id(harness.ports.clock.now().timestamp())
     ArtifactUse.objects.create(artifact=row, job=job_id, run="")
-    return shop.submit(payload, job_id=job_id)
+    return harness.submit(payload, job_id=job_id)
 
 
-def test_a_model_server_gets_a_url_that_is_neither_stored_nor_logged(shop, server) -> None:
+def test_a_model_server_gets_a_url_that_is_neither_stored_nor_logged(harness, server) -> None:
     data = os.urandom(300_000)
-    row = stored(shop, data)
+    row = stored(harness, data)
     payload = {"image": ref(row.pk), "more": [{"mask": ref(row.pk)}], "prompt": "x"}
     began = datetime.now(UTC)
-    job = submit(shop, row, payload)
+    job = submit(harness, row, payload)
     with capture_logs() as lines:
-        shop.worker().work("m")
+        harness.worker().work("m")
         wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
     assert job.result == {"sha256": row.sha256}
@@ -135,23 +135,23 @@ def test_a_model_server_gets_a_url_that_is_neither_stored_nor_logged(shop, serve
         assert secret not in str(kept)
 
 
-def test_a_job_without_references_asks_no_store(shop, server, monkeypatch) -> None:
+def test_a_job_without_references_asks_no_store(harness, server, monkeypatch) -> None:
     monkeypatch.setattr(artifact_inputs, "input_urls", None)
-    job = shop.submit({"prompt": "x"})
-    shop.worker().work("m")
+    job = harness.submit({"prompt": "x"})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.COMPLETED)
     assert server.payloads == [{"prompt": "x"}]
 
 
 @pytest.mark.parametrize("gone", ["object", "row"])
-def test_a_job_whose_artifact_is_gone_fails_at_once_and_is_not_sent(shop, server, gone) -> None:
-    row, _ = stored(shop, b"picture"), stored(shop, b"another one")
+def test_a_job_whose_artifact_is_gone_fails_at_once_and_is_not_sent(harness, server, gone) -> None:
+    row, _ = stored(harness, b"picture"), stored(harness, b"another one")
     if gone == "object":
-        shop.ports.artifact_store.remove(row.key)
+        harness.ports.artifact_store.remove(row.key)
     else:
         Artifact.objects.filter(pk=row.pk).update(state="gone")
-    job = submit(shop, row, {"image": ref(row.pk)})
-    shop.worker().work("m")
+    job = submit(harness, row, {"image": ref(row.pk)})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.FAILED)
     job.refresh_from_db()
     assert (job.error_code, job.attempts_made) == (BadInput.code, 1)
@@ -162,9 +162,9 @@ def test_a_job_whose_artifact_is_gone_fails_at_once_and_is_not_sent(shop, server
     assert server.payloads == []
 
 
-def test_a_job_waits_while_the_store_does_not_answer(shop, server, monkeypatch) -> None:
-    row = stored(shop, b"picture")
-    store = shop.ports.artifact_store
+def test_a_job_waits_while_the_store_does_not_answer(harness, server, monkeypatch) -> None:
+    row = stored(harness, b"picture")
+    store = harness.ports.artifact_store
     real = store.find
     asked = []
 
@@ -175,8 +175,8 @@ def test_a_job_waits_while_the_store_does_not_answer(shop, server, monkeypatch) 
         return real(key)
 
     monkeypatch.setattr(store, "find", find)
-    job = submit(shop, row, {"image": ref(row.pk)})
-    worker = shop.worker()
+    job = submit(harness, row, {"image": ref(row.pk)})
+    worker = harness.worker()
     worker.work("m")
     wait_for(lambda: state(job) == JobState.RETRYING)
     job.refresh_from_db()
@@ -186,14 +186,14 @@ def test_a_job_waits_while_the_store_does_not_answer(shop, server, monkeypatch) 
 
 
 @pytest.mark.parametrize("left", ["an empty folder", "no folder"])
-def test_a_job_waits_while_the_folder_of_the_store_is_not_mounted(shop, server, left) -> None:
-    row = stored(shop, b"picture")
-    root = shop.ports.artifact_store.root
+def test_a_job_waits_while_the_folder_of_the_store_is_not_mounted(harness, server, left) -> None:
+    row = stored(harness, b"picture")
+    root = harness.ports.artifact_store.root
     mounted = root.rename(root.with_name("unmounted"))
     if left == "an empty folder":
         root.mkdir()
-    job = submit(shop, row, {"image": ref(row.pk)})
-    worker = shop.worker()
+    job = submit(harness, row, {"image": ref(row.pk)})
+    worker = harness.worker()
     worker.work("m")
     wait_for(lambda: state(job) == JobState.RETRYING)
     job.refresh_from_db()
@@ -205,11 +205,11 @@ def test_a_job_waits_while_the_folder_of_the_store_is_not_mounted(shop, server, 
     assert server.payloads == []
 
 
-def test_an_artifact_that_the_job_does_not_use_gets_no_url(shop, server) -> None:
+def test_an_artifact_that_the_job_does_not_use_gets_no_url(harness, server) -> None:
     """Its payload was not checked against it."""
-    row, other = stored(shop, b"mine"), stored(shop, b"another's")
-    job = submit(shop, row, {"image": ref(other.pk)})
-    shop.worker().work("m")
+    row, other = stored(harness, b"mine"), stored(harness, b"another's")
+    job = submit(harness, row, {"image": ref(other.pk)})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.FAILED)
     assert server.payloads == []
 
@@ -233,19 +233,19 @@ def echo(payload: Any) -> Any:
 
 @pytest.mark.parametrize("inline_bytes", [256 * 1024, 200])
 def test_a_result_that_echoes_the_url_of_an_input_is_stored_without_it(
-    shop, server, settings, inline_bytes
+    harness, server, settings, inline_bytes
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=inline_bytes)
-    row = stored(shop, b"picture")
+    row = stored(harness, b"picture")
     server.result = echo
-    job = submit(shop, row, {"image": ref(row.pk)})
-    shop.worker().work("m")
+    job = submit(harness, row, {"image": ref(row.pk)})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
     result = job.result
     if inline_bytes == 200:
         of_result = Artifact.objects.get(pk=result["$artifact"])
-        result = json.loads(b"".join(shop.ports.artifact_store.chunks(of_result.key)))
+        result = json.loads(b"".join(harness.ports.artifact_store.chunks(of_result.key)))
     [payload] = server.payloads
     signature = payload["image"].rpartition("signature=")[2]
     assert len(signature) == 40
@@ -258,13 +258,13 @@ def test_a_result_that_echoes_the_url_of_an_input_is_stored_without_it(
     assert urlsplit(payload["image"]).path in result["text"]
 
 
-def test_a_file_of_a_result_may_be_an_input(shop, server) -> None:
+def test_a_file_of_a_result_may_be_an_input(harness, server) -> None:
     """Its URL is of a store that no worker reads URLs of."""
-    row = stored(shop, b"picture")
+    row = stored(harness, b"picture")
     ModelConfig.objects.filter(name="m").update(output_files=["image"])
     server.result = lambda payload: {"image": payload["image"]}
-    job = submit(shop, row, {"image": ref(row.pk)})
-    shop.worker().work("m")
+    job = submit(harness, row, {"image": ref(row.pk)})
+    harness.worker().work("m")
     wait_for(lambda: state(job) in (JobState.COMPLETED, JobState.FAILED))
     job.refresh_from_db()
     assert (job.error_message, job.result) == ("", {"image": ref(row.pk)})

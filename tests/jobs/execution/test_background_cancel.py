@@ -23,8 +23,8 @@ from tests.support.by_process import run_sweep
 from tests.support.factories import make_model
 from tests.support.servers.plain_server import PlainServer
 from tests.support.servers.raw_server import RawServer, Visit
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 
 class Read(ScriptedRunner):
@@ -169,22 +169,24 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
 
 
 @pytest.fixture
-def shop(valkey: Any, fleet: str, plain: PlainServer, request: pytest.FixtureRequest) -> Iterator[Shop]:
-    shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
-    yield shop
+def harness(
+    valkey: Any, fleet: str, plain: PlainServer, request: pytest.FixtureRequest
+) -> Iterator[WorkerHarness]:
+    harness = make_harness(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
+    yield harness
     plain.open("a")
-    shop.close()
+    harness.close()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
-    shop: Shop, plain: PlainServer
+    harness: WorkerHarness, plain: PlainServer
 ) -> None:
-    worker = shop.worker()
-    job, next_job = shop.submit({"gate": "a"}), shop.submit({"seconds": 0})
-    thread = shop.work(worker)
+    worker = harness.worker()
+    job, next_job = harness.submit({"gate": "a"}), harness.submit({"seconds": 0})
+    thread = harness.work(worker)
     wait_for(lambda: plain.began() == 1 and state(job) == "running")
-    assert cancel_job(job.id, ports=shop.ports) is CancelOutcome.REQUESTED
+    assert cancel_job(job.id, ports=harness.ports) is CancelOutcome.REQUESTED
     until = slot_held_until(job.id)
     assert until is not None
     assert (until - Attempt.objects.get(job=job).started_at).total_seconds() == 300.0
@@ -197,7 +199,7 @@ def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
     plain.open("a")
     wait_for(lambda: state(job) == "cancelled")
     thread.join(60)
-    shop.work(worker).join(60)
+    harness.work(worker).join(60)
     wait_for(lambda: state(next_job) == "completed")  # the slot is free
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.evidence) == ("cancelled", "the server answered its request")
@@ -267,15 +269,15 @@ def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
     valkey: Any, fleet: str, tmp_path: Path, any_path: bool
 ) -> None:
     with PlainServer(tmp_path, any_path=any_path) as plain:
-        shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
+        harness = make_harness(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
         try:
-            run_sweep("lock_sync", shop.ports)
+            run_sweep("lock_sync", harness.ports)
             assert Server.objects.get().tells_health is False
-            worker = shop.worker()
-            job = shop.submit({"gate": "a"})
-            thread = shop.work(worker)
+            worker = harness.worker()
+            job = harness.submit({"gate": "a"})
+            thread = harness.work(worker)
             wait_for(lambda: plain.began() == 1 and state(job) == "running")
-            cancel_job(job.id, ports=shop.ports)
+            cancel_job(job.id, ports=harness.ports)
             has_asked: Callable[[], bool] = lambda: any(  # noqa: E731
                 run._background_cancel.was_requested and not run._background_cancel._is_requesting
                 for _, run in worker.runs.all()
@@ -290,4 +292,4 @@ def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
             ]
         finally:
             plain.open("a")
-            shop.close()
+            harness.close()

@@ -10,7 +10,7 @@ from gpus.models import ModelConfig
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, OLD, OVER, by_hand, run_claimed
-from tests.support.shop import state
+from tests.support.worker_harness import state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,8 +27,8 @@ def run_after(hands, seconds: float):
 # -- the lease's age ------------------------------------------------------------------------------------
 
 
-def test_a_lease_that_is_too_old_is_not_sent_under(shop):
-    hands = by_hand(shop)
+def test_a_lease_that_is_too_old_is_not_sent_under(harness):
+    hands = by_hand(harness)
     job = hands.submit()
     report = run_after(hands, LEASE_SECONDS)
     assert hands.gpu.sent == []
@@ -39,15 +39,15 @@ def test_a_lease_that_is_too_old_is_not_sent_under(shop):
     assert (hands.slot(), hands.waiting()) == ("free", 1)
 
 
-def test_a_lease_with_some_time_left_is_sent_under(shop):
-    hands = by_hand(shop)
+def test_a_lease_with_some_time_left_is_sent_under(harness):
+    hands = by_hand(harness)
     job = hands.submit()
     run_after(hands, LEASE_SECONDS - 0.01)
     assert hands.gpu.sent == [job.id]
 
 
-def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
-    hands = by_hand(shop)
+def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(harness):
+    hands = by_hand(harness)
     hands.submit()
     hands.leases.instead["renew"] = lambda real, worker, leases, *others: [lease.ref for lease in leases]
     claimed = hands.worker.claims.claim_next("main", "m", None)
@@ -56,10 +56,10 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     assert hands.gpu.sent == []
 
 
-def test_a_stalled_worker_starts_no_attempt_under_an_expired_lease(shop):
+def test_a_stalled_worker_starts_no_attempt_under_an_expired_lease(harness):
     """The answer to the claim took a whole lease time. A start that is written now has no lease, so no sweep
     could judge it if the worker died."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = hands.submit()
     late, given_back = iter([LEASE_SECONDS]), []
 
@@ -76,9 +76,9 @@ def test_a_stalled_worker_starts_no_attempt_under_an_expired_lease(shop):
     assert (hands.slot(), hands.waiting()) == ("free", 0)
 
 
-def test_the_age_of_the_next_lease_counts_from_its_release(shop):
+def test_the_age_of_the_next_lease_counts_from_its_release(harness):
     """Redis gives the next lease inside the release; that answer can be late as well."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     first, _second = hands.submit(), hands.submit()
     hands.gpu.seconds = 0.1
 
@@ -96,8 +96,8 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
     assert (hands.slot(), hands.waiting()) == ("free", 1)
 
 
-def test_after_a_commit_that_took_longer_than_the_lease_no_request_is_sent(shop):
-    hands = by_hand(shop, generation_age=0.0)
+def test_after_a_commit_that_took_longer_than_the_lease_no_request_is_sent(harness):
+    hands = by_hand(harness, generation_age=0.0)
     hands.submit()
     hands.writer.at_once = False
 
@@ -122,9 +122,9 @@ def started_rows(hands) -> list[int]:
 
 
 @pytest.mark.parametrize("age", [0.0, LEASE_SECONDS - 0.1, None])
-def test_in_a_young_generation_the_start_is_durable_before_it_is_sent(shop, age):
+def test_in_a_young_generation_the_start_is_durable_before_it_is_sent(harness, age):
     """None: Redis doesn't say how old it is."""
-    hands = by_hand(shop, generation_age=age)
+    hands = by_hand(harness, generation_age=age)
     hands.submit()
     hands.writer.at_once = False
     seen = started_rows(hands)
@@ -132,11 +132,11 @@ def test_in_a_young_generation_the_start_is_durable_before_it_is_sent(shop, age)
     assert seen == [1]
 
 
-def test_where_redis_is_away_the_start_is_durable_before_it_is_sent(shop):
+def test_where_redis_is_away_the_start_is_durable_before_it_is_sent(harness):
     def away(real):
         raise LeasingUnavailable("Redis is away")
 
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.leases.instead["unsure_age_seconds"] = away
     hands.submit()
     hands.writer.at_once = False
@@ -146,8 +146,8 @@ def test_where_redis_is_away_the_start_is_durable_before_it_is_sent(shop):
 
 
 @pytest.mark.parametrize("age", [LEASE_SECONDS, OLD])
-def test_in_an_older_generation_a_request_does_not_wait_for_the_commit(shop, age):
-    hands = by_hand(shop, generation_age=age)
+def test_in_an_older_generation_a_request_does_not_wait_for_the_commit(harness, age):
+    hands = by_hand(harness, generation_age=age)
     hands.submit()
     hands.writer.at_once = False
     seen = started_rows(hands)
@@ -155,23 +155,23 @@ def test_in_an_older_generation_a_request_does_not_wait_for_the_commit(shop, age
     assert (seen, hands.process.awaited) == ([0], 0)
 
 
-def test_a_new_generation_is_noticed_within_a_second(shop):
-    hands = by_hand(shop)
+def test_a_new_generation_is_noticed_within_a_second(harness):
+    hands = by_hand(harness)
     assert not hands.worker.claims.must_await_starts("main", hands.leases)
     hands.leases.instead["unsure_age_seconds"] = lambda real: 0.5
     hands.clock.move(1.0)
     assert hands.worker.claims.must_await_starts("main", hands.leases)
 
 
-def test_each_fleet_has_its_own_generation(shop):
-    hands, other = by_hand(shop), by_hand(shop, generation_age=0.0)
+def test_each_fleet_has_its_own_generation(harness):
+    hands, other = by_hand(harness), by_hand(harness, generation_age=0.0)
     assert not hands.worker.claims.must_await_starts("main", hands.leases)
     assert hands.worker.claims.must_await_starts("far", other.leases)
 
 
-def test_an_at_most_once_model_awaits_its_start_in_any_generation(shop):
+def test_an_at_most_once_model_awaits_its_start_in_any_generation(harness):
     ModelConfig.objects.filter(name="m").update(at_most_once=True)
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.submit()
     hands.writer.at_once = False
     seen = started_rows(hands)
@@ -180,10 +180,10 @@ def test_an_at_most_once_model_awaits_its_start_in_any_generation(shop):
 
 
 @pytest.mark.parametrize("at_most_once", [True, False])
-def test_a_refused_start_sends_nothing(shop, at_most_once):
+def test_a_refused_start_sends_nothing(harness, at_most_once):
     """The client cancels between the claim's look and the commit."""
     ModelConfig.objects.filter(name="m").update(at_most_once=at_most_once)
-    hands = by_hand(shop, generation_age=OLD if at_most_once else 0.0)
+    hands = by_hand(harness, generation_age=OLD if at_most_once else 0.0)
     job = hands.submit()
     hands.writer.at_once = False
 
@@ -199,8 +199,8 @@ def test_a_refused_start_sends_nothing(shop, at_most_once):
     assert (hands.slot(), hands.worker.completion.keeper.held()) == ("free", 0)
 
 
-def test_a_start_that_can_not_be_written_sends_nothing(shop, monkeypatch):
-    hands = by_hand(shop, generation_age=0.0)
+def test_a_start_that_can_not_be_written_sends_nothing(harness, monkeypatch):
+    hands = by_hand(harness, generation_age=0.0)
     hands.submit()
     monkeypatch.setattr("jobs.transitions.start_attempt", lambda start: 1 / 0)
     assert hands.worker.work("m") == []
@@ -208,8 +208,8 @@ def test_a_start_that_can_not_be_written_sends_nothing(shop, monkeypatch):
     assert (hands.slot(), hands.worker.completion.keeper.held()) == ("free", 0)
 
 
-def test_a_jobs_own_run_limit_goes_with_its_request(shop):
-    hands = by_hand(shop)
+def test_a_jobs_own_run_limit_goes_with_its_request(harness):
+    hands = by_hand(harness)
     Job.objects.filter(id=hands.submit().id).update(max_run_seconds=3.0)
     hands.submit()
     limits = []

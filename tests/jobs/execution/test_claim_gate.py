@@ -19,8 +19,8 @@ from jobs.execution.worker_state import MAX_BACKLOG
 from jobs.models import Attempt, WorkerSign
 from tests.jobs.execution.by_hand import by_hand
 from tests.support.fakes import make_ports
-from tests.support.shop import state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -45,8 +45,8 @@ GATES = pytest.mark.parametrize("shut", [failing, behind, paused, draining])
 
 
 @GATES
-def test_a_worker_that_may_not_claim_leaves_the_ticket_in_the_queue(shop, shut):
-    hands = by_hand(shop)
+def test_a_worker_that_may_not_claim_leaves_the_ticket_in_the_queue(harness, shut):
+    hands = by_hand(harness)
     hands.submit()
     shut(hands)
     assert hands.worker.work("m") == []
@@ -55,9 +55,9 @@ def test_a_worker_that_may_not_claim_leaves_the_ticket_in_the_queue(shop, shut):
 
 
 @GATES
-def test_a_worker_that_may_not_claim_any_more_leaves_its_slot_free_after_the_run(shop, shut):
+def test_a_worker_that_may_not_claim_any_more_leaves_its_slot_free_after_the_run(harness, shut):
     """The slot's next ticket is taken by the release itself, which must ask as well."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     first, second = hands.submit(), hands.submit()
     hands.gpu.on_start = lambda run: shut(hands)
     hands.gpu.seconds = 0.1
@@ -67,8 +67,8 @@ def test_a_worker_that_may_not_claim_any_more_leaves_its_slot_free_after_the_run
     assert (hands.waiting(), state(second), hands.slot()) == (1, JobState.QUEUED, "free")
 
 
-def test_a_worker_that_may_claim_gets_the_next_ticket_with_the_release(shop):
-    hands = by_hand(shop)
+def test_a_worker_that_may_claim_gets_the_next_ticket_with_the_release(harness):
+    hands = by_hand(harness)
     jobs = [hands.submit(), hands.submit()]
     hands.gpu.seconds = 0.1
     hands.worker.work("m")
@@ -76,8 +76,8 @@ def test_a_worker_that_may_claim_gets_the_next_ticket_with_the_release(shop):
     assert hands.leases.named("release")[0][1]["next_attempt_id"] is not None
 
 
-def test_each_claim_carries_the_models_that_are_loaded_then(shop):
-    hands = by_hand(shop)
+def test_each_claim_carries_the_models_that_are_loaded_then(harness):
+    hands = by_hand(harness)
     hands.process.warm = lambda: [f"after-{len(hands.gpu.sent)}"]
     hands.submit()
     hands.submit()
@@ -87,8 +87,8 @@ def test_each_claim_carries_the_models_that_are_loaded_then(shop):
     assert [named["warm"] for _, named in hands.leases.named("release")] == [["after-1"], ["after-2"]]
 
 
-def test_a_paused_worker_claims_again(shop):
-    hands = by_hand(shop)
+def test_a_paused_worker_claims_again(harness):
+    hands = by_hand(harness)
     hands.submit()
     hands.writer.failing, hands.writer.backlog = False, MAX_BACKLOG
     hands.worker.gate.pause()
@@ -99,7 +99,7 @@ def test_a_paused_worker_claims_again(shop):
     assert len(hands.worker.work("m")) == 1
 
 
-def test_a_worker_compares_clocks_before_it_claims(shop):
+def test_a_worker_compares_clocks_before_it_claims(harness):
     """Its runs' times, and what follows from them, are read by others."""
     asked: list[int] = []
 
@@ -108,15 +108,15 @@ def test_a_worker_compares_clocks_before_it_claims(shop):
             asked.append(len(hands.leases.named("claim")))
             return True
 
-    hands = by_hand(shop, clock_watch=Clocks())
+    hands = by_hand(harness, clock_watch=Clocks())
     hands.submit()
     hands.worker.work("m")
     assert asked[0] == 0
 
 
-def test_a_draining_worker_sends_no_wake(shop):
+def test_a_draining_worker_sends_no_wake(harness):
     """Its slot sends a wake of its own once it is settled, so a hand-back would be one too many."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     for _ in range(2):
         hands.submit()
     hands.gpu.on_start = lambda run: hands.worker.drain()
@@ -126,14 +126,14 @@ def test_a_draining_worker_sends_no_wake(shop):
     assert len(hands.sent_wakes) == len(hands.leases.named("confirm_ends")) == 1
 
 
-def test_a_database_outage_does_not_empty_the_queue(shop, monkeypatch):
+def test_a_database_outage_does_not_empty_the_queue(harness, monkeypatch):
     """Each claim would remove a ticket in vain: one is enough, then a pause."""
 
     class Gone:
         def filter(self, *given, **named):
             raise OperationalError("server closed the connection unexpectedly")
 
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     for _ in range(3):
         hands.submit()
     monkeypatch.setattr(claiming, "Job", type("Job", (), {"objects": Gone()}))
@@ -142,7 +142,7 @@ def test_a_database_outage_does_not_empty_the_queue(shop, monkeypatch):
     assert hands.waiting() == 2
 
 
-def test_a_lease_that_could_not_be_returned_in_an_outage_is_returned_after_it(shop, monkeypatch):
+def test_a_lease_that_could_not_be_returned_in_an_outage_is_returned_after_it(harness, monkeypatch):
     """Database and Redis are away together, as behind a broken network: no run began, and none is lost."""
 
     class Gone:
@@ -152,7 +152,7 @@ def test_a_lease_that_could_not_be_returned_in_an_outage_is_returned_after_it(sh
     def away(real, *given, **named):
         raise LeasingUnavailable("Redis does not answer")
 
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = hands.submit()
     with monkeypatch.context() as outage:
         outage.setattr(claiming, "_to_run", Gone())
@@ -171,7 +171,7 @@ def test_a_lease_that_could_not_be_returned_in_an_outage_is_returned_after_it(sh
     assert (state(job), Attempt.objects.count()) == (JobState.COMPLETED, 1)
 
 
-def test_a_server_that_broke_a_claim_rests_after_an_outage_of_redis_too(shop, monkeypatch):
+def test_a_server_that_broke_a_claim_rests_after_an_outage_of_redis_too(harness, monkeypatch):
     def away(real, *given, **named):
         raise LeasingUnavailable("Redis does not answer")
 
@@ -180,7 +180,7 @@ def test_a_server_that_broke_a_claim_rests_after_an_outage_of_redis_too(shop, mo
         raise ZeroDivisionError
 
     opened: list[int] = []
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.submit()
     monkeypatch.setattr(RegistryCache, "endpoint_for", broken)
     hands.leases.instead["release"] = away
@@ -192,9 +192,9 @@ def test_a_server_that_broke_a_claim_rests_after_an_outage_of_redis_too(shop, mo
     assert len(opened) == 1, "the server is claimable at once"
 
 
-def test_a_claim_that_raises_does_not_empty_the_queue(shop, monkeypatch):
+def test_a_claim_that_raises_does_not_empty_the_queue(harness, monkeypatch):
     """Another server of the pool would break the next one: a secret that no key opens is seldom alone."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     for _ in range(3):
         hands.submit()
     monkeypatch.setattr(RegistryCache, "endpoint_for", lambda *_: 1 / 0)

@@ -18,8 +18,8 @@ from jobs.operations.jobs import cancel_job
 from tests.support.cog_receiver import push_route
 from tests.support.factories import make_model
 from tests.support.servers.cog_server import CogServer
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,18 +31,18 @@ def cog() -> Iterator[CogServer]:
 
 
 @pytest.fixture
-def shop(valkey, fleet, cog, settings) -> Iterator[Shop]:
+def harness(valkey, fleet, cog, settings) -> Iterator[WorkerHarness]:
     model = make_model("m", model_type="cog", poll_interval=0.05)
-    shop = open_shop(valkey.url, fleet, model, cog.url)
-    with push_route(shop) as url:
+    harness = make_harness(valkey.url, fleet, model, cog.url)
+    with push_route(harness) as url:
         settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url)
-        yield shop
-        shop.close()
+        yield harness
+        harness.close()
 
 
-def test_the_webhook_ends_the_job(shop, cog):
-    job = shop.submit({"prompt": "x"})
-    shop.worker().work("m")
+def test_the_webhook_ends_the_job(harness, cog):
+    job = harness.submit({"prompt": "x"})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.COMPLETED)
     attempt = Attempt.objects.get(job=job)
     assert (attempt.remote_id, attempt.usage) == (attempt.id, {"predict_time": 0.5})
@@ -50,31 +50,31 @@ def test_the_webhook_ends_the_job(shop, cog):
     assert cog.runs == {attempt.id: 1}
 
 
-def test_files_in_the_output_become_artifacts(shop, cog, settings, tmp_path):
+def test_files_in_the_output_become_artifacts(harness, cog, settings, tmp_path):
     """Cog sends them as data: URIs, unless it has an upload URL."""
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
     ModelConfig.objects.update(output_files=["output[*]"])
     picture = b"\x89PNG\r\n\x1a\n" + bytes(50_000)
     cog.outcome |= {"output": [f"data:image/png;base64,{base64.b64encode(picture).decode()}"]}
-    job = shop.submit({"prompt": "x"})
-    shop.worker().work("m")
+    job = harness.submit({"prompt": "x"})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.COMPLETED)
     row = Artifact.objects.get()
     assert Job.objects.get(id=job.id).result == {"output": [ref(row.pk)], "logs": "loading\n"}
     assert (row.content_type, row.name) == ("image/png", "output-0.png")
-    assert b"".join(shop.ports.artifact_store.chunks(row.key)) == picture
+    assert b"".join(harness.ports.artifact_store.chunks(row.key)) == picture
 
 
-def test_another_worker_goes_on_with_the_same_prediction(shop, cog):
+def test_another_worker_goes_on_with_the_same_prediction(harness, cog):
     cog.hold = True
-    job = shop.submit({"prompt": "x"})
-    first = shop.worker()
-    thread = shop.work(first)
+    job = harness.submit({"prompt": "x"})
+    first = harness.worker()
+    thread = harness.work(first)
     wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(5)
-    second = shop.work(shop.worker())
+    second = harness.work(harness.worker())
     wait_for(lambda: Attempt.objects.get(job=job).epoch == 2)
     cog.gate.set()
     wait_for(lambda: state(job) == JobState.COMPLETED)
@@ -82,23 +82,23 @@ def test_another_worker_goes_on_with_the_same_prediction(shop, cog):
     second.join(5)
 
 
-def test_a_cancel_stops_the_prediction(shop, cog):
+def test_a_cancel_stops_the_prediction(harness, cog):
     cog.hold = True
-    job = shop.submit({"prompt": "x"})
-    worker = shop.worker()
-    thread = shop.work(worker)
+    job = harness.submit({"prompt": "x"})
+    worker = harness.worker()
+    thread = harness.work(worker)
     wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
-    cancel_job(job.id, ports=shop.ports)
+    cancel_job(job.id, ports=harness.ports)
     worker.nudge([job.id])
     wait_for(lambda: state(job) == JobState.CANCELLED)
     wait_for(lambda: [end["status"] for end in cog.pushed] == ["canceled"])
     thread.join(5)
 
 
-def test_the_logs_of_a_prediction_are_lines_of_the_job(shop, cog):
+def test_the_logs_of_a_prediction_are_lines_of_the_job(harness, cog):
     cog.outcome |= {"logs": "loading\n 10%\r100%\nnul \0 and \x1b[31mred\x1b[0m\nlast"}
-    job = shop.submit({"prompt": "x"})
-    shop.worker().work("m")
+    job = harness.submit({"prompt": "x"})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.COMPLETED)
     lines = [line.text for line in read_lines(job.id, LogChoice())]
     assert lines == ["loading", "100%", r"nul \x00 and red", "last"]

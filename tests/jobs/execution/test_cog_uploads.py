@@ -30,8 +30,8 @@ from tests.support.cog_receiver import push_route
 from tests.support.factories import make_model
 from tests.support.servers.artifact_store import http_only, serving
 from tests.support.servers.cog_server import CogServer
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(3_000_000)
@@ -44,24 +44,26 @@ def cog() -> Iterator[CogServer]:
 
 
 @pytest.fixture
-def shop(valkey: Any, fleet: str, cog: CogServer, settings: Any, tmp_path: Path) -> Iterator[Shop]:
+def harness(
+    valkey: Any, fleet: str, cog: CogServer, settings: Any, tmp_path: Path
+) -> Iterator[WorkerHarness]:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
-    shop = open_shop(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
-    with serving(http_only(CogUploads(lambda: shop.ports))) as uploads, push_route(shop) as url:
+    harness = make_harness(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
+    with serving(http_only(CogUploads(lambda: harness.ports))) as uploads, push_route(harness) as url:
         knobs = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
         settings.DISPATCHER = replace(knobs, public_url=uploads)
         cog.upload_url = upload_url(Server.objects.get(name="gpu-1"))
         settings.DISPATCHER = replace(knobs, public_url=url)
-        yield shop
-        shop.close()
+        yield harness
+        harness.close()
 
 
 @pytest.fixture
-def running(shop: Shop, cog: CogServer) -> Iterator[Attempt]:
+def running(harness: WorkerHarness, cog: CogServer) -> Iterator[Attempt]:
     """An attempt whose prediction waits."""
     cog.hold = True
-    job = shop.submit({"prompt": "x"})
-    shop.work(shop.worker())
+    job = harness.submit({"prompt": "x"})
+    harness.work(harness.worker())
     wait_for(lambda: Attempt.objects.filter(job_id=job.id, state=AttemptState.WAITING).exists())
     yield Attempt.objects.get(job_id=job.id)
     cog.webhooks = False
@@ -94,10 +96,10 @@ def _head(address: str, attempt: Attempt, length: int) -> bytes:
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
 
 
-def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
+def test_uploaded_files_are_in_the_result(harness: WorkerHarness, cog: CogServer) -> None:
     cog.files = {"out put.png": PICTURE, "../second.png": b"\x89PNG\r\n\x1a\n2"}
-    job = shop.submit({"prompt": "x"})
-    shop.worker().work("m")
+    job = harness.submit({"prompt": "x"})
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.COMPLETED)
     first, second = Artifact.objects.order_by("-bytes")
     assert Job.objects.get(id=job.id).result["output"] == [ref(first.pk), ref(second.pk)]
@@ -105,14 +107,14 @@ def test_uploaded_files_are_in_the_result(shop: Shop, cog: CogServer) -> None:
         ("out put.png", "image/png"),
         ("second.png", "image/png"),
     ]
-    assert b"".join(shop.ports.artifact_store.chunks(first.key)) == PICTURE
+    assert b"".join(harness.ports.artifact_store.chunks(first.key)) == PICTURE
 
 
-def test_a_refused_upload_fails_the_run(shop: Shop, cog: CogServer, settings: Any) -> None:
+def test_a_refused_upload_fails_the_run(harness: WorkerHarness, cog: CogServer, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=1000)
     cog.files = {"out.png": PICTURE}
-    job = shop.submit({"prompt": "x"}, max_retries=0)
-    shop.worker().work("m")
+    job = harness.submit({"prompt": "x"}, max_retries=0)
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.FAILED)
     assert "status 413" in Job.objects.get(id=job.id).error_message
     assert not Artifact.objects.exists()
@@ -168,13 +170,15 @@ def test_names_are_labels(cog: CogServer, running: Attempt) -> None:
     assert list(names) == ["passwd", "ab", "n" * 255, "☃.mp4", ""]
 
 
-def test_an_upload_that_is_cut_off_leaves_nothing(shop: Shop, cog: CogServer, running: Attempt) -> None:
+def test_an_upload_that_is_cut_off_leaves_nothing(
+    harness: WorkerHarness, cog: CogServer, running: Attempt
+) -> None:
     parts = urlsplit(cog.upload_url)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as connection:
         connection.sendall(_head(cog.upload_url, running, 1000) + b"half")
     assert put(f"{cog.upload_url}/film", of(running))[0] == 201, "the next one is taken"
     assert RunUpload.objects.get().bytes == 4
-    assert len(list(shop.ports.artifact_store.objects())) == 1
+    assert len(list(harness.ports.artifact_store.objects())) == 1
 
 
 def test_the_files_of_a_run_are_bounded(cog: CogServer, running: Attempt, settings: Any) -> None:
@@ -267,7 +271,7 @@ def test_files_never_fill_the_temporary_folder(
 
 @pytest.mark.database
 def test_a_prediction_may_end_before_its_start_is_committed(
-    shop: Shop, cog: CogServer, running: Attempt, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, cog: CogServer, running: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = iter([None, None])
     real = cog_uploads._attempt.first

@@ -11,7 +11,7 @@ from gpus.runners.base import Accepted
 from jobs.domain.states import JobState
 from tests.jobs.execution.by_hand import by_hand
 from tests.support.fakes import WrongClocks
-from tests.support.shop import Shop, state
+from tests.support.worker_harness import WorkerHarness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -19,8 +19,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("clocks", "end"), [(AgreedClocks(), JobState.FAILED), (WrongClocks(), JobState.COMPLETED)]
 )
-def test_a_deadline_stops_a_run_unless_clocks_differ(shop: Shop, clocks: ClockWatch, end: JobState) -> None:
-    hands = by_hand(shop, Accepted("r1"), clock_watch=clocks)
+def test_a_deadline_stops_a_run_unless_clocks_differ(
+    harness: WorkerHarness, clocks: ClockWatch, end: JobState
+) -> None:
+    hands = by_hand(harness, Accepted("r1"), clock_watch=clocks)
     job = hands.submit(deadline_at=hands.clock.now() + timedelta(seconds=hands.gpu.seconds - 1))
     hands.worker.work("m")
     assert state(job) == end

@@ -15,7 +15,7 @@ from jobs.execution.group_commit import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, L
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import cancel_job
 from tests.jobs.execution.by_hand import Hands, by_hand
-from tests.support.shop import Shop
+from tests.support.worker_harness import WorkerHarness
 from verification.laws import replayed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,8 +54,8 @@ def fail_over(hands: Hands) -> None:
 
 
 @pytest.mark.parametrize("knows_start", [True, False])
-def test_an_end_that_a_failover_lost_is_restored(shop: Shop, knows_start: bool) -> None:
-    hands = by_hand(shop)
+def test_an_end_that_a_failover_lost_is_restored(harness: WorkerHarness, knows_start: bool) -> None:
+    hands = by_hand(harness)
     job = run(hands)
     if knows_start:
         forget_end(job)
@@ -71,8 +71,8 @@ def test_an_end_that_a_failover_lost_is_restored(shop: Shop, knows_start: bool) 
     assert hands.gpu.sent == [job.id], "it ran once"
 
 
-def test_ends_stay_kept_over_a_connection_that_breaks_before_the_failover(shop: Shop) -> None:
-    hands = by_hand(shop)
+def test_ends_stay_kept_over_a_connection_that_breaks_before_the_failover(harness: WorkerHarness) -> None:
+    hands = by_hand(harness)
     job = run(hands)
     fail_over(hands)  # it comes back to the database that has it all
     forget_end(job)
@@ -81,8 +81,8 @@ def test_ends_stay_kept_over_a_connection_that_breaks_before_the_failover(shop: 
     assert (job.state, job.result) == ("completed", "done")
 
 
-def test_a_restored_end_comes_before_the_next_start_on_its_slot(shop: Shop) -> None:
-    hands = by_hand(shop)
+def test_a_restored_end_comes_before_the_next_start_on_its_slot(harness: WorkerHarness) -> None:
+    hands = by_hand(harness)
     first = run(hands)
     hands.writer.at_once = False
     second = hands.submit()
@@ -96,8 +96,8 @@ def test_a_restored_end_comes_before_the_next_start_on_its_slot(shop: Shop) -> N
 
 @pytest.mark.database
 @pytest.mark.parametrize("in_order", [True, False])
-def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: bool) -> None:
-    first, second = by_hand(shop, ServerFailed("answered 500")), by_hand(shop)
+def test_the_ends_of_two_workers_may_come_in_any_order(harness: WorkerHarness, in_order: bool) -> None:
+    first, second = by_hand(harness, ServerFailed("answered 500")), by_hand(harness)
     job = run(first)
     first_attempt = job.attempts.get()
     second.clock.move(60.0)
@@ -121,8 +121,10 @@ def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: boo
 @pytest.mark.database
 @pytest.mark.parametrize("error", [Interrupted("stopped"), ServerLost("gone")])
 @pytest.mark.parametrize("knows_start", [True, False])
-def test_a_restored_end_keeps_its_jobs_cancel(shop: Shop, knows_start: bool, error: GpuError) -> None:
-    hands = by_hand(shop, error)
+def test_a_restored_end_keeps_its_jobs_cancel(
+    harness: WorkerHarness, knows_start: bool, error: GpuError
+) -> None:
+    hands = by_hand(harness, error)
     job = hands.submit()
     hands.gpu.on_start = lambda request: cancel_job(job.id, ports=hands.worker.ports, by="ada") and None
     hands.worker.work("m")
@@ -142,8 +144,8 @@ def test_a_restored_end_keeps_its_jobs_cancel(shop: Shop, knows_start: bool, err
     assert not list(replayed())
 
 
-def test_an_end_that_was_not_lost_is_not_written_again(shop: Shop) -> None:
-    hands = by_hand(shop)
+def test_an_end_that_was_not_lost_is_not_written_again(harness: WorkerHarness) -> None:
+    hands = by_hand(harness)
     job = run(hands)
     before = list(Event.objects.values()), list(Attempt.objects.values()), Callback.objects.count()
     for _ in range(2):
@@ -152,8 +154,8 @@ def test_an_end_that_was_not_lost_is_not_written_again(shop: Shop) -> None:
     assert Job.objects.get() == job
 
 
-def test_a_job_that_went_on_without_the_lost_end_is_not_changed(shop: Shop) -> None:
-    hands = by_hand(shop)
+def test_a_job_that_went_on_without_the_lost_end_is_not_changed(harness: WorkerHarness) -> None:
+    hands = by_hand(harness)
     job = run(hands)
     forget_start()
     another = Attempt.objects.create(
@@ -168,9 +170,9 @@ def test_a_job_that_went_on_without_the_lost_end_is_not_changed(shop: Shop) -> N
     assert not QuarantinedSlot.objects.exists()
 
 
-def test_a_refusal_that_was_counted_and_removed_is_not_restored(shop: Shop) -> None:
+def test_a_refusal_that_was_counted_and_removed_is_not_restored(harness: WorkerHarness) -> None:
     """By the `refusals` sweep; its worker has written no row since."""
-    hands = by_hand(shop, GpuBusy("answered 503"))
+    hands = by_hand(harness, GpuBusy("answered 503"))
     job = run(hands)
     assert job.state == JobState.QUEUED
     Attempt.objects.all().delete()

@@ -12,7 +12,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
 from tests.jobs.execution.by_hand import Hands, by_hand
 from tests.support.by_process import run_sweep
-from tests.support.shop import Shop
+from tests.support.worker_harness import WorkerHarness
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,9 +35,9 @@ def run_over_a_failover(hands: Hands) -> Job:
 
 
 @pytest.mark.parametrize("at_most_once", [True, False])
-def test_the_result_of_a_run_with_a_lost_start_is_stored(shop: Shop, at_most_once: bool) -> None:
+def test_the_result_of_a_run_with_a_lost_start_is_stored(harness: WorkerHarness, at_most_once: bool) -> None:
     ModelConfig.objects.update(at_most_once=at_most_once)
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = run_over_a_failover(hands)
     assert (job.state, job.result, job.attempts_made) == (JobState.COMPLETED, "done", 1)
     assert list(Event.objects.order_by("seq").values_list("type", flat=True)) == [
@@ -55,8 +55,8 @@ def test_the_result_of_a_run_with_a_lost_start_is_stored(shop: Shop, at_most_onc
 
 
 @pytest.mark.parametrize("state", [JobState.SCHEDULED, JobState.RETRYING])
-def test_a_start_whose_job_had_just_been_queued_is_restored(shop: Shop, state: JobState) -> None:
-    hands = by_hand(shop)
+def test_a_start_whose_job_had_just_been_queued_is_restored(harness: WorkerHarness, state: JobState) -> None:
+    hands = by_hand(harness)
     job = hands.submit()
 
     def forget_that_it_stood_in_line(*_: Any) -> None:
@@ -73,9 +73,9 @@ def test_a_start_whose_job_had_just_been_queued_is_restored(shop: Shop, state: J
 
 
 @pytest.mark.database
-def test_a_start_committed_together_with_the_end_before_it_is_restored(shop: Shop) -> None:
+def test_a_start_committed_together_with_the_end_before_it_is_restored(harness: WorkerHarness) -> None:
     """On the standby, that run's row is live on the slot again."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     first = hands.submit()
     hands.worker.work("m")
     hands.writer.commit()
@@ -99,16 +99,18 @@ def test_a_start_committed_together_with_the_end_before_it_is_restored(shop: Sho
 
 
 @pytest.mark.database
-def test_the_failure_of_a_run_with_a_lost_start_counts_and_quarantines_its_slot(shop: Shop) -> None:
-    job = run_over_a_failover(by_hand(shop, ServerLost("gone")))
+def test_the_failure_of_a_run_with_a_lost_start_counts_and_quarantines_its_slot(
+    harness: WorkerHarness,
+) -> None:
+    job = run_over_a_failover(by_hand(harness, ServerLost("gone")))
     assert (job.state, job.tries) == (JobState.RETRYING, 1)
     assert Attempt.objects.get().state == AttemptState.LOST
     assert QuarantinedSlot.objects.filter(freed_at=None).exists()
 
 
-def test_a_worker_without_a_confirmed_start_can_not_store_its_end(shop: Shop) -> None:
+def test_a_worker_without_a_confirmed_start_can_not_store_its_end(harness: WorkerHarness) -> None:
     """It was refused, because the job had been cancelled; by its end the job waits for a second round."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.writer.at_once = False
     job = hands.submit()
     hands.worker.work("m")
@@ -123,8 +125,8 @@ def test_a_worker_without_a_confirmed_start_can_not_store_its_end(shop: Shop) ->
     assert (job.state, Attempt.objects.count()) == (JobState.QUEUED, 0)
 
 
-def test_a_job_that_runs_elsewhere_by_now_keeps_its_run(shop: Shop) -> None:
-    hands = by_hand(shop)
+def test_a_job_that_runs_elsewhere_by_now_keeps_its_run(harness: WorkerHarness) -> None:
+    hands = by_hand(harness)
     job = hands.submit()
 
     def runs_elsewhere(*_: Any) -> None:

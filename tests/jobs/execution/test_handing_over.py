@@ -23,9 +23,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # -- the remote id --------------------------------------------------------------------------------------
 
 
-def accepted(shop):
+def accepted(harness):
     """A run whose server accepted it as r1; its start is durable, its id is not. Its worker drains."""
-    hands = by_hand(shop, Accepted("r1"))
+    hands = by_hand(harness, Accepted("r1"))
     hands.submit()
     claimed = hands.worker.claims.claim_next("main", "m", None)
     run = hands.worker.loop_parts.make_run(claimed, lambda: None)
@@ -36,8 +36,8 @@ def accepted(shop):
     return hands, claimed.lease, run
 
 
-def test_a_run_is_handed_over_once_its_id_is_durable(shop):
-    hands, lease, run = accepted(shop)
+def test_a_run_is_handed_over_once_its_id_is_durable(harness):
+    hands, lease, run = accepted(harness)
     assert not run.remote_committed
     assert isinstance(run.step(), Wait)
     run.woken.clear()
@@ -59,21 +59,21 @@ def taken_over(lease: Lease) -> None:
 
 
 @pytest.mark.parametrize("moved", [ended, taken_over])
-def test_a_run_whose_id_came_too_late_is_not_handed_over(shop, moved):
+def test_a_run_whose_id_came_too_late_is_not_handed_over(harness, moved):
     """Nobody could go on with it: the attempt is not ours any more."""
-    hands, lease, run = accepted(shop)
+    hands, lease, run = accepted(harness)
     moved(lease)
     hands.writer.commit()
     assert not run.remote_committed
     assert isinstance(run.step(), Wait)
 
 
-def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(shop, monkeypatch):
+def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(harness, monkeypatch):
     def refuse(*_):
         raise DataError("invalid byte sequence")
 
     monkeypatch.setattr(transitions, "note_remote_id", refuse)
-    hands, _lease, run = accepted(shop)
+    hands, _lease, run = accepted(harness)
     hands.writer.commit()
     assert not run.remote_committed
     assert isinstance(run.step(), Wait)
@@ -82,8 +82,8 @@ def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(shop, monkeypatch):
 # -- runs that begin while the worker drains ------------------------------------------------------------
 
 
-def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
-    hands = by_hand(shop, Accepted("r1"))
+def test_a_run_that_begins_after_the_drain_is_handed_over(harness):
+    hands = by_hand(harness, Accepted("r1"))
     hands.submit()
     claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.worker.drain()
@@ -92,8 +92,8 @@ def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
     assert (hands.gpu.polled, hands.slot()) == ([], "adoptable")
 
 
-def test_a_run_that_begins_after_the_interrupt_is_stopped(shop):
-    hands = by_hand(shop, Accepted("r1"))
+def test_a_run_that_begins_after_the_interrupt_is_stopped(harness):
+    hands = by_hand(harness, Accepted("r1"))
     job = hands.submit()
     claimed = hands.worker.claims.claim_next("main", "m", None)
     hands.worker.interrupt()
@@ -121,10 +121,10 @@ class Meanwhile(list):
 
 
 @pytest.mark.parametrize(("stop", "ends"), [("drain", HandedOver), ("interrupt", RunOutcome)])
-def test_an_order_just_after_the_look_at_the_standing_ones_reaches_the_run(shop, stop, ends):
+def test_an_order_just_after_the_look_at_the_standing_ones_reaches_the_run(harness, stop, ends):
     """It is among the runs before the standing orders are read: one of the two sides always sees the
     other."""
-    hands = by_hand(shop, Accepted("r1"))
+    hands = by_hand(harness, Accepted("r1"))
     hands.submit()
     worker = hands.worker
     claimed = worker.claims.claim_next("main", "m", None)
@@ -138,8 +138,8 @@ def test_an_order_just_after_the_look_at_the_standing_ones_reaches_the_run(shop,
         assert isinstance(run.step(), ends)
 
 
-def test_an_ended_run_gets_no_orders(shop):
-    hands = by_hand(shop, Accepted("r1"), StillRunning())
+def test_an_ended_run_gets_no_orders(harness):
+    hands = by_hand(harness, Accepted("r1"), StillRunning())
     hands.submit()
     claimed = hands.worker.claims.claim_next("main", "m", None)
     run = hands.worker.loop_parts.make_run(claimed, lambda: None)

@@ -22,7 +22,7 @@ from jobs.sweeps import expired_leases
 from jobs.transitions import End, Start, StartOutcome
 from tests.jobs.execution.by_hand import OLD, by_hand
 from tests.support.factories import make_job, make_running
-from tests.support.shop import state
+from tests.support.worker_harness import state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,8 +50,8 @@ def removed(job):
 
 
 @pytest.mark.parametrize("moved", [cancelled, retrying, removed])
-def test_a_stale_ticket_is_given_back_and_the_next_one_runs(shop, moved):
-    hands = by_hand(shop)
+def test_a_stale_ticket_is_given_back_and_the_next_one_runs(harness, moved):
+    hands = by_hand(harness)
     stale, fresh = hands.submit(), hands.submit()
     stale_id = stale.id
     moved(stale)
@@ -69,8 +69,8 @@ def test_a_stale_ticket_is_given_back_and_the_next_one_runs(shop, moved):
 # -- a slot that the database knows as taken ------------------------------------------------------------
 
 
-def test_a_slot_with_another_live_attempt_is_quarantined_and_the_job_stays_queued(shop):
-    hands = by_hand(shop, generation_age=0.0)
+def test_a_slot_with_another_live_attempt_is_quarantined_and_the_job_stays_queued(harness):
+    hands = by_hand(harness, generation_age=0.0)
     other = make_job("m", at=hands.clock.now())
     make_running(other, at=hands.clock.now())  # Redis has no lease of it
     job = hands.submit()
@@ -88,9 +88,9 @@ def test_a_slot_with_another_live_attempt_is_quarantined_and_the_job_stays_queue
     assert hands.worker.completion.keeper.held() == 0
 
 
-def test_a_refused_run_that_may_still_be_busy_quarantines_its_slot(shop):
+def test_a_refused_run_that_may_still_be_busy_quarantines_its_slot(harness):
     """The client cancelled before the start was committed, and the server was lost meanwhile."""
-    hands = by_hand(shop, ServerLost(), generation_age=OLD)
+    hands = by_hand(harness, ServerLost(), generation_age=OLD)
     job = hands.submit()
     hands.writer.at_once = False
 
@@ -106,9 +106,9 @@ def test_a_refused_run_that_may_still_be_busy_quarantines_its_slot(shop):
     assert hands.waiting() == 0, "a cancelled job gets no ticket"
 
 
-def test_a_quarantine_that_the_database_refuses_is_left_to_a_sweep(shop):
+def test_a_quarantine_that_the_database_refuses_is_left_to_a_sweep(harness):
     """The lease must not be renewed for as long as the worker lives: its job would wait as long."""
-    hands = by_hand(shop, ServerLost(), generation_age=OLD)
+    hands = by_hand(harness, ServerLost(), generation_age=OLD)
     job = hands.submit()
     hands.writer.at_once = False
     hands.gpu.on_start = lambda run: hands.writer.refuse(OperationalError("disk I/O error"))
@@ -126,8 +126,8 @@ def test_a_quarantine_that_the_database_refuses_is_left_to_a_sweep(shop):
     assert not hands.leases.real.has_tickets("m", [job.ticket])[0], "it is not held any more"
 
 
-def test_a_run_whose_start_is_refused_meanwhile_is_stopped_at_its_gpu(shop):
-    hands = by_hand(shop, Accepted("r1"))
+def test_a_run_whose_start_is_refused_meanwhile_is_stopped_at_its_gpu(harness):
+    hands = by_hand(harness, Accepted("r1"))
     job = hands.submit()
     hands.writer.at_once = False
     hands.gpu.on_start = lambda run: cancelled(job)
@@ -163,17 +163,17 @@ def end(hands, job, attempt_id, ending):
     assert ended.won
 
 
-def test_a_waiting_attempt_is_adopted_and_polled(shop):
-    hands = by_hand(shop)
+def test_a_waiting_attempt_is_adopted_and_polled(harness):
+    hands = by_hand(harness)
     job, _ = handed_over(hands)
     hands.worker.work("m")
     assert (hands.gpu.sent, hands.gpu.polled) == ([], ["r1"])
     assert (state(job), hands.slot()) == (JobState.COMPLETED, "free")
 
 
-def test_a_worker_does_not_adopt_its_own_run(shop):
+def test_a_worker_does_not_adopt_its_own_run(harness):
     """The worker was suspended until its lease had expired, and will end the run under the old epoch."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job, attempt_id = handed_over(hands)
     lease = Lease("m", "gpu-1/0", job.id, attempt_id, 1, "m", str(job.tenant_id), 5, 0, 0, 0.0)
     with hands.worker.runs.holding(lease, cast(Any, None)):
@@ -181,8 +181,8 @@ def test_a_worker_does_not_adopt_its_own_run(shop):
     assert (hands.gpu.polled, Attempt.objects.get().epoch, hands.slot()) == ([], 1, "adoptable")
 
 
-def test_an_attempt_that_ended_cleanly_is_not_adopted_and_its_slot_is_free(shop):
-    hands = by_hand(shop)
+def test_an_attempt_that_ended_cleanly_is_not_adopted_and_its_slot_is_free(harness):
+    hands = by_hand(harness)
     job, attempt_id = handed_over(hands)
     end(hands, job, attempt_id, Ending())
     following = hands.submit()
@@ -206,8 +206,8 @@ def unaccepted(hands, job, attempt_id):
 
 
 @pytest.mark.parametrize("moved", [uncertain, gone, unaccepted])
-def test_an_attempt_that_no_worker_can_poll_quarantines_its_slot(shop, moved):
-    hands = by_hand(shop)
+def test_an_attempt_that_no_worker_can_poll_quarantines_its_slot(harness, moved):
+    hands = by_hand(harness)
     job, attempt_id = handed_over(hands, is_waiting=moved is not unaccepted)
     moved(hands, job, attempt_id)
     hands.submit()

@@ -13,8 +13,8 @@ from jobs.models import Attempt, Event, Job
 from jobs.operations.jobs import cancel_job
 from tests.support.factories import make_model
 from tests.support.servers.llm_server import USAGE, WORDS, LlmServer
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,12 +28,12 @@ def llm() -> Iterator[LlmServer]:
 
 
 @pytest.fixture(params=["openai", "ollama"])
-def shop(valkey, fleet, request, llm, settings) -> Iterator[Shop]:
+def harness(valkey, fleet, request, llm, settings) -> Iterator[WorkerHarness]:
     settings.DISPATCHER = replace(settings.DISPATCHER, news_seconds=0.0)
     model = make_model("m", model_type=request.param)
-    shop = open_shop(valkey.url, fleet, model, llm.url)
-    yield shop
-    shop.close()
+    harness = make_harness(valkey.url, fleet, model, llm.url)
+    yield harness
+    harness.close()
 
 
 def told_of(job: Job) -> str:
@@ -41,10 +41,10 @@ def told_of(job: Job) -> str:
     return "".join(piece for data in pieces for piece in data["output"])
 
 
-def test_a_client_sees_the_text_grow_before_the_end(shop, llm):
+def test_a_client_sees_the_text_grow_before_the_end(harness, llm):
     llm.does.hang_after = 3
-    job = shop.submit(CHAT)
-    thread = shop.work(shop.worker())
+    job = harness.submit(CHAT)
+    thread = harness.work(harness.worker())
     wait_for(lambda: told_of(job) == "".join(WORDS[:3]))
     assert state(job) == JobState.RUNNING
     llm.go.set()
@@ -60,13 +60,13 @@ def test_a_client_sees_the_text_grow_before_the_end(shop, llm):
     thread.join(5)
 
 
-def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(shop, llm):
+def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(harness, llm):
     llm.does.hang_after = 2
-    job = shop.submit(CHAT)
-    worker = shop.worker()
-    thread = shop.work(worker)
+    job = harness.submit(CHAT)
+    worker = harness.worker()
+    thread = harness.work(worker)
     wait_for(lambda: told_of(job) == "".join(WORDS[:2]))
-    cancel_job(job.id, ports=shop.ports)
+    cancel_job(job.id, ports=harness.ports)
     worker.nudge([job.id])
     wait_for(lambda: state(job) == JobState.CANCELLED)
     assert llm.hung_up.wait(30)
@@ -74,23 +74,23 @@ def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(shop, llm):
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.slot_freed) == (AttemptState.CANCELLED, True)
     assert attempt.evidence == "its connection was closed"
-    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: harness.leases.slots("gpu-1")[0].state == "free")
     thread.join(5)
 
 
-def test_a_server_that_breaks_off_leaves_its_slot_free_and_the_job_tries_again(shop, llm):
+def test_a_server_that_breaks_off_leaves_its_slot_free_and_the_job_tries_again(harness, llm):
     llm.does.cut_after = 2
-    job = shop.submit(CHAT)
-    shop.worker().work("m")
+    job = harness.submit(CHAT)
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.RETRYING)
     attempt = Attempt.objects.get(job=job)
     assert (attempt.error_code, attempt.slot_freed) == ("server_lost", True)
-    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: harness.leases.slots("gpu-1")[0].state == "free")
 
 
-def test_a_missing_model_says_so(shop, llm):
+def test_a_missing_model_says_so(harness, llm):
     llm.does.models = ("another",)
-    job = shop.submit(CHAT)
-    shop.worker().work("m")
+    job = harness.submit(CHAT)
+    harness.worker().work("m")
     wait_for(lambda: state(job) == JobState.RETRYING)
     assert Attempt.objects.get(job=job).error_code == "model_missing"

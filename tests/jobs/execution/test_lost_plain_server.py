@@ -12,8 +12,8 @@ from gpus.health.evidence import REFUSED_BEFORE
 from gpus.models import QuarantinedSlot, Server
 from jobs.sweeps import quarantine
 from tests.support.servers.plain_server import PlainServer
-from tests.support.shop import Shop, plain_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, plain_server_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,17 +25,17 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
 
 
 @pytest.fixture
-def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
-    with plain_shop(valkey.url, fleet, plain) as shop:
-        yield shop
+def harness(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[WorkerHarness]:
+    with plain_server_harness(valkey.url, fleet, plain) as harness:
+        yield harness
 
 
 def test_a_lost_plain_servers_slot_is_free_at_the_first_health_check_after_its_return(
-    shop: Shop, plain: PlainServer
+    harness: WorkerHarness, plain: PlainServer
 ) -> None:
-    worker = shop.worker()
-    job = shop.submit({"gate": "a"})
-    thread = shop.work(worker)
+    worker = harness.worker()
+    job = harness.submit({"gate": "a"})
+    thread = harness.work(worker)
     wait_for(lambda: plain.began() == 1 and state(job) == "running")
     plain.kill()
     wait_for(lambda: QuarantinedSlot.objects.filter(freed_at=None).exists())
@@ -47,12 +47,12 @@ def test_a_lost_plain_servers_slot_is_free_at_the_first_health_check_after_its_r
     plain.open("a")
 
     def is_free() -> bool:
-        return quarantine.sweep(shop.ports).repaired == 1
+        return quarantine.sweep(harness.ports).repaired == 1
 
     wait_for(is_free)
     row = QuarantinedSlot.objects.get()
     assert row.evidence == REFUSED_BEFORE
     assert Server.objects.get().checked_at is not None
-    next_job = shop.submit({"seconds": 0})
-    shop.work(worker).join(60)
+    next_job = harness.submit({"seconds": 0})
+    harness.work(worker).join(60)
     wait_for(lambda: state(next_job) == "completed")

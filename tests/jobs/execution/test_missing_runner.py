@@ -17,8 +17,8 @@ from tests.jobs.execution.by_hand import by_hand
 from tests.jobs.execution.prefetch_by_hand import run_first, tries, with_followers
 from tests.support.factories import make_model, make_server
 from tests.support.servers.cog_server import CogServer
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,10 +30,10 @@ def cog() -> Iterator[CogServer]:
 
 
 @pytest.fixture
-def shop(valkey, fleet, cog) -> Iterator[Shop]:
-    shop = open_shop(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
-    yield shop
-    shop.close()
+def harness(valkey, fleet, cog) -> Iterator[WorkerHarness]:
+    harness = make_harness(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
+    yield harness
+    harness.close()
 
 
 def remove_the_runner() -> None:
@@ -41,11 +41,11 @@ def remove_the_runner() -> None:
     rows_changed.send(None)
 
 
-def test_a_claimed_job_without_its_runner_is_queued_again_at_no_cost(shop, cog):
-    job = shop.submit({"prompt": "x"})
+def test_a_claimed_job_without_its_runner_is_queued_again_at_no_cost(harness, cog):
+    job = harness.submit({"prompt": "x"})
     remove_the_runner()
     with capture_logs() as logs:
-        shop.worker().work("m")
+        harness.worker().work("m")
     assert [(log["model"], log["model_type"]) for log in logs if log["event"] == "runner_not_installed"] == [
         ("m", "gone")
     ]
@@ -55,16 +55,16 @@ def test_a_claimed_job_without_its_runner_is_queued_again_at_no_cost(shop, cog):
     assert not cog.runs
 
 
-def test_an_orphaned_run_is_adopted_once_the_runner_is_back(shop, cog):
+def test_an_orphaned_run_is_adopted_once_the_runner_is_back(harness, cog):
     cog.hold, cog.webhooks = True, False
-    job = shop.submit({"prompt": "x"})
-    first = shop.worker()
-    thread = shop.work(first)
+    job = harness.submit({"prompt": "x"})
+    first = harness.worker()
+    thread = harness.work(first)
     wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(5)
     remove_the_runner()
-    shop.worker().work("m")
+    harness.worker().work("m")
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.epoch) == (AttemptState.WAITING, 1), "it was not ended"
     assert why_unreachable(attempt.server, "m") == "no runner 'gone' is installed"
@@ -84,8 +84,8 @@ def test_a_server_is_probed_by_its_models_that_have_a_runner(cog):
     assert list(health_urls(both)) == ["b"]
 
 
-def test_a_host_without_the_runner_leaves_the_job_to_a_host_that_has_it(shop):
-    hands = by_hand(shop)
+def test_a_host_without_the_runner_leaves_the_job_to_a_host_that_has_it(harness):
+    hands = by_hand(harness)
     job = hands.submit()
     hands.process.may_run = lambda spec: False
     assert hands.worker.work("m") == []
@@ -96,9 +96,9 @@ def test_a_host_without_the_runner_leaves_the_job_to_a_host_that_has_it(shop):
     assert state(job) == "completed"
 
 
-def test_a_runner_that_is_missing_for_the_next_job_ends_no_run(shop):
+def test_a_runner_that_is_missing_for_the_next_job_ends_no_run(harness):
     """A slot's models may have different runners; its prefetched job goes back into the line."""
-    hands = with_followers(shop)
+    hands = with_followers(harness)
     first, second, _ = (hands.submit() for _ in range(3))
     may_run = iter((True,))
     hands.process.may_run = lambda spec: next(may_run, False)

@@ -18,12 +18,12 @@ from jobs.callbacks.guard import read_url
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
-from tests.support.answer_files import PNG, answer, configure, limited, server, shop
+from tests.support.answer_files import PNG, answer, configure, harness, limited, server
 from tests.support.servers.answering import Answering
-from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, state
 
-__all__ = ["server", "shop"]
+__all__ = ["harness", "server"]
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 URL = "https://93.184.216.34/cat.png"
@@ -32,15 +32,15 @@ Fetch = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def marked(shop: Shop, server: Answering, settings: Any) -> None:
+def marked(harness: WorkerHarness, server: Answering, settings: Any) -> None:
     configure(payload_schema={"properties": {"image": PLACE, "link": {"format": "uri"}}})
     limited(settings, fetched_urls=2)
     answer(server, {"ok": True})
 
 
-def run(shop: Shop, payload: dict[str, Any], until: JobState) -> Job:
-    job = shop.submit(payload)
-    shop.work(shop.worker())
+def run(harness: WorkerHarness, payload: dict[str, Any], until: JobState) -> Job:
+    job = harness.submit(payload)
+    harness.work(harness.worker())
     wait_for(lambda: state(job) == until)
     job.refresh_from_db()
     return job
@@ -62,7 +62,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Any]) -> lis
 
 @pytest.mark.database
 def test_the_file_is_read_once_for_all_tries_and_its_server_gets_a_url_of_ours(
-    shop: Shop, server: Answering, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, server: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, sent = answering(monkeypatch, lambda: PNG), []
 
@@ -71,11 +71,11 @@ def test_the_file_is_read_once_for_all_tries_and_its_server_gets_a_url_of_ours(
         return json.dumps({"status": "success", "result": 1}).encode()
 
     server.post = post
-    job = run(shop, {"image": URL, "link": URL}, JobState.COMPLETED)
+    job = run(harness, {"image": URL, "link": URL}, JobState.COMPLETED)
     row = Artifact.objects.get()
     assert job.payload == {"image": {"$artifact": row.pk}, "link": URL}
     assert ArtifactUse.objects.get().job == job.pk
-    assert b"".join(shop.ports.artifact_store.chunks(row.key)) == PNG
+    assert b"".join(harness.ports.artifact_store.chunks(row.key)) == PNG
     (got,) = sent
     assert str(row.key) in got["image"]
     assert got["link"] == URL
@@ -91,14 +91,14 @@ def test_the_file_is_read_once_for_all_tries_and_its_server_gets_a_url_of_ours(
     ],
 )
 def test_a_file_that_may_not_be_read_fails_the_job_before_its_server_is_asked(
-    shop: Shop, server: Answering, monkeypatch: pytest.MonkeyPatch, image: str, says: str
+    harness: WorkerHarness, server: Answering, monkeypatch: pytest.MonkeyPatch, image: str, says: str
 ) -> None:
     def missing() -> bytes:
         raise NotFetched("answers 404", 404)
 
     if image == URL:
         answering(monkeypatch, missing)
-    job = run(shop, {"image": image}, JobState.FAILED)
+    job = run(harness, {"image": image}, JobState.FAILED)
     assert job.error_code == BadInput.code
     assert says in job.error_message
     assert "/payload/image" in job.error_message
@@ -106,7 +106,7 @@ def test_a_file_that_may_not_be_read_fails_the_job_before_its_server_is_asked(
 
 
 @pytest.mark.database
-def test_a_cancel_ends_the_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_ends_the_read(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = threading.Event()
 
     async def hangs(*_: Any, **__: Any) -> Fetched:
@@ -115,9 +115,9 @@ def test_a_cancel_ends_the_read(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError
 
     monkeypatch.setattr("jobs.submission.fetched_urls.fetch", hangs)
-    job = shop.submit({"image": URL})
-    shop.work(shop.worker())
+    job = harness.submit({"image": URL})
+    harness.work(harness.worker())
     assert reading.wait(30)
-    cancel_job(job.pk, ports=shop.ports)
+    cancel_job(job.pk, ports=harness.ports)
     wait_for(lambda: state(job) == JobState.CANCELLED, seconds=25)
     assert Attempt.objects.filter(slot_freed=False).count() == 0

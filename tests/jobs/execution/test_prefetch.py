@@ -24,7 +24,7 @@ from tests.jobs.execution.prefetch_by_hand import (
     tries,
     with_followers,
 )
-from tests.support.shop import Shop, state
+from tests.support.worker_harness import WorkerHarness, state
 
 __all__ = ["hands"]
 
@@ -79,9 +79,9 @@ def test_ends_are_written_before_the_starts_that_followed_them(hands: Hands) -> 
     ]
 
 
-def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(shop: Shop) -> None:
+def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(harness: WorkerHarness) -> None:
     """Its runner never said that the request is on its way."""
-    hands = with_followers(shop, Finished("done"), ConnectFailed("no"))
+    hands = with_followers(harness, Finished("done"), ConnectFailed("no"))
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
     hands.gpu.calls_on_sent = False
@@ -94,9 +94,9 @@ def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(sho
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_no_job_is_prefetched_behind_a_long_run(shop: Shop, seconds: float) -> None:
+def test_no_job_is_prefetched_behind_a_long_run(harness: WorkerHarness, seconds: float) -> None:
     """A model without history is expected to take a second."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.worker.prefetch.short_seconds = seconds
     for _ in range(3):
         hands.submit()
@@ -142,8 +142,8 @@ def test_no_job_is_prefetched_behind_polled_or_at_most_once_runs(
 # -- when it is not sent at once ---------------------------------------------------------------------------
 
 
-def test_after_a_failed_run_redis_decides_whether_the_prefetched_job_begins(shop: Shop) -> None:
-    hands = with_followers(shop, ServerFailed("no"), Finished("done"))
+def test_after_a_failed_run_redis_decides_whether_the_prefetched_job_begins(harness: WorkerHarness) -> None:
+    hands = with_followers(harness, ServerFailed("no"), Finished("done"))
     _, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
     assert calls(hands, "reserve", "release") == ["reserve", "release"]
@@ -153,9 +153,9 @@ def test_after_a_failed_run_redis_decides_whether_the_prefetched_job_begins(shop
     assert (state(second), tries(second)) == ("completed", 1)
 
 
-def test_after_a_failed_run_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
+def test_after_a_failed_run_redis_may_give_the_slot_to_another_job(harness: WorkerHarness) -> None:
     """Under the id that was the follower's."""
-    hands = with_followers(shop, ServerFailed("no"), Finished("done"))
+    hands = with_followers(harness, ServerFailed("no"), Finished("done"))
     _, second, third = (hands.submit() for _ in range(3))
 
     def vanish(run: RunRequest) -> None:
@@ -201,8 +201,8 @@ def test_a_job_that_may_run_once_waits_for_its_commit(hands: Hands) -> None:
     assert state(second) == "running"
 
 
-def test_in_a_young_index_a_prefetched_job_waits_for_its_commit(shop: Shop) -> None:
-    hands = with_followers(shop, generation_age=0.0)
+def test_in_a_young_index_a_prefetched_job_waits_for_its_commit(harness: WorkerHarness) -> None:
+    hands = with_followers(harness, generation_age=0.0)
     for _ in range(3):
         hands.submit()
     following = run_first(hands)
@@ -220,10 +220,10 @@ def test_without_a_call_during_the_run_redis_begins_the_next_job(hands: Hands) -
     assert state(first) == "completed"
 
 
-def test_after_a_run_with_a_remote_id_redis_decides_what_runs_next(shop: Shop) -> None:
+def test_after_a_run_with_a_remote_id_redis_decides_what_runs_next(harness: WorkerHarness) -> None:
     """Accepted under an id of its own: what its row says then is that others may poll it."""
     ModelConfig.objects.update(poll_endpoint_template="/status/{id}")
-    hands = with_followers(shop, Accepted("r1"))
+    hands = with_followers(harness, Accepted("r1"))
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
     assert following is not None

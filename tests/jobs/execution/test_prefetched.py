@@ -27,7 +27,7 @@ from tests.jobs.execution.prefetch_by_hand import (
     with_followers,
 )
 from tests.support.by_process import run_sweep
-from tests.support.shop import Shop, state
+from tests.support.worker_harness import WorkerHarness, state
 
 __all__ = ["hands"]
 
@@ -42,8 +42,8 @@ def waits_again(hands: Hands, job: Job) -> bool:
     return (state(job), tries(job)) == ("queued", 0) and hands.waiting() >= 1
 
 
-def test_a_suspect_slot_runs_no_next_job(shop: Shop) -> None:
-    hands = with_followers(shop, ServerLost("gone"))
+def test_a_suspect_slot_runs_no_next_job(harness: WorkerHarness) -> None:
+    hands = with_followers(harness, ServerLost("gone"))
     _, second, third = (hands.submit() for _ in range(3))
     assert run_first(hands) is None
     assert hands.slot() == "quarantined"
@@ -62,9 +62,9 @@ def test_a_worker_that_stops_gives_its_prefetched_job_back(hands: Hands) -> None
     assert hands.waiting() == 2
 
 
-def test_a_run_that_is_handed_over_leaves_its_prefetched_job(shop: Shop) -> None:
+def test_a_run_that_is_handed_over_leaves_its_prefetched_job(harness: WorkerHarness) -> None:
     ModelConfig.objects.update(poll_endpoint_template="/status/{id}")
-    hands = with_followers(shop, Accepted("r1"))
+    hands = with_followers(harness, Accepted("r1"))
     _, second, *_ = (hands.submit() for _ in range(3))
     hands.gpu.on_start = lambda run: hands.worker.drain()
     assert run_first(hands) is None

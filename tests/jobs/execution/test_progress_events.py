@@ -13,7 +13,7 @@ from jobs.execution.progress_events import ProgressEvents
 from jobs.models import Job
 from tests.jobs.execution.by_hand import by_hand
 from tests.support.fakes import ManualClock
-from tests.support.shop import Shop
+from tests.support.worker_harness import WorkerHarness
 
 
 class Buffer:
@@ -151,8 +151,8 @@ def test_an_attempts_output_is_bounded() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_later_tries_may_write_less_output(shop: Shop) -> None:
-    hands = by_hand(shop, Accepted("r1"))
+def test_later_tries_may_write_less_output(harness: WorkerHarness) -> None:
+    hands = by_hand(harness, Accepted("r1"))
     job = hands.submit()
     Job.objects.filter(id=job.id).update(attempts_made=3)
     claimed = hands.worker.claims.claim_next("main", "m", None)

@@ -13,17 +13,17 @@ from jobs.models import Attempt
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from tests.support.factories import make_job, make_running
 from tests.support.lossy_leases import LossyLeases
-from tests.support.shop import state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monkeypatch):
-    other = make_job("m", at=shop.ports.clock.now())
-    make_running(other, at=shop.ports.clock.now())
-    shop.submit({"seconds": 0.01})
-    worker = shop.worker()
+def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(harness, monkeypatch):
+    other = make_job("m", at=harness.ports.clock.now())
+    make_running(other, at=harness.ports.clock.now())
+    harness.submit({"seconds": 0.01})
+    worker = harness.worker()
     gate = threading.Event()
     worker.completion.writer.submit(lambda: gate.wait(30))  # the database is slow
     monkeypatch.setattr(worker.claims, "must_await_starts", lambda *_: False)
@@ -33,23 +33,23 @@ def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monke
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
 
 
-def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(shop):
-    first, second = shop.submit({"seconds": 0.05}), shop.submit({"seconds": 0.05})
-    lossy = LossyLeases(shop.leases, "release")
-    worker = shop.worker(leases=lambda _f: lossy)
+def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(harness):
+    first, second = harness.submit({"seconds": 0.05}), harness.submit({"seconds": 0.05})
+    lossy = LossyLeases(harness.leases, "release")
+    worker = harness.worker(leases=lambda _f: lossy)
     worker.work("m")
     assert lossy.lost == 1
     wait_for(lambda: state(first) == JobState.COMPLETED)
     for _ in range(3):
         worker.watch()
         worker.work("m")
-    view = shop.leases.slots("gpu-1")[0]
+    view = harness.leases.slots("gpu-1")[0]
     assert (view.state, view.job_id) != ("leased", second.id), "no worker runs it: it would expire as a death"
 
 
-def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch):
-    shop.submit({"seconds": 0.05})
-    worker = shop.worker()
+def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(harness, monkeypatch):
+    harness.submit({"seconds": 0.05})
+    worker = harness.worker()
     seen = []
     real = worker.loop_parts.process.runner_for
 
@@ -71,20 +71,20 @@ def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch)
     assert seen == [None]
 
 
-def test_a_cancel_of_a_leased_job_waits_for_the_gpu(shop):
+def test_a_cancel_of_a_leased_job_waits_for_the_gpu(harness):
     """Its ticket is not in the line, so it is running: the state comes when the GPU is proven free."""
-    job = shop.submit({"seconds": 30})
-    lease = shop.leases.claim("m", worker="w", attempt_id="A" * 26)  # sent; its start is being committed
+    job = harness.submit({"seconds": 30})
+    lease = harness.leases.claim("m", worker="w", attempt_id="A" * 26)  # sent; its start is being committed
     assert lease.job_id == job.id
-    assert cancel_job(job.id, ports=shop.ports) is CancelOutcome.REQUESTED
+    assert cancel_job(job.id, ports=harness.ports) is CancelOutcome.REQUESTED
 
 
-def test_a_refused_connection_is_charged_nothing(shop, monkeypatch):
+def test_a_refused_connection_is_charged_nothing(harness, monkeypatch):
     from gpus.models import Placement
 
     Placement.objects.update(endpoint="http://127.0.0.1:9/generate")
-    job = shop.submit({})
-    worker = shop.worker()
+    job = harness.submit({})
+    worker = harness.worker()
     worker.work("m")
     wait_for(lambda: Attempt.objects.filter(job=job).exclude(finished_at=None).exists())
     assert Attempt.objects.get(job=job).gpu_seconds == 0.0

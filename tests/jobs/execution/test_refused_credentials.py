@@ -22,8 +22,8 @@ from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
 from tests.support.factories import make_model
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 TOKEN = "correct-horse-battery-staple"
 FAILURES = 2
@@ -36,31 +36,31 @@ def kind(request) -> str:
 
 
 @pytest.fixture
-def shop(valkey, fleet, kind) -> Iterator[Shop]:
+def harness(valkey, fleet, kind) -> Iterator[WorkerHarness]:
     """On a node with a token, registered without it; a single try per job."""
     node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0, token=TOKEN))
     node.start()
     model = make_model("m", model_type=kind, max_retries=0)
-    shop = open_shop(valkey.url, fleet, model, f"{node.url}/generate", node=node)
+    harness = make_harness(valkey.url, fleet, model, f"{node.url}/generate", node=node)
     rules = CircuitRules(failures=FAILURES, rest_seconds=600.0)
-    shop.leases = RedisLeases(shop.leases._scripts._client, fleet, circuit_rules=rules)
-    shop.ports = replace(shop.ports, leases=lambda _: shop.leases)
-    yield shop
-    shop.close()
+    harness.leases = RedisLeases(harness.leases._scripts._client, fleet, circuit_rules=rules)
+    harness.ports = replace(harness.ports, leases=lambda _: harness.leases)
+    yield harness
+    harness.close()
     node.stop()
 
 
-def is_open(shop: Shop) -> bool:
-    found = shop.leases.circuits("m", ["gpu-1"]).servers.get("gpu-1")
+def is_open(harness: WorkerHarness) -> bool:
+    found = harness.leases.circuits("m", ["gpu-1"]).servers.get("gpu-1")
     return found is not None and found.state is CircuitState.OPEN
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["sync", "async", "cog", "openai", "ollama"], indirect=True)
-def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(shop: Shop) -> None:
-    jobs = [shop.submit({"prompt": "x"}) for _ in range(JOBS)]
-    worker = shop.worker()
-    wait_for(lambda: (worker.work("m"), is_open(shop))[1])
+def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(harness: WorkerHarness) -> None:
+    jobs = [harness.submit({"prompt": "x"}) for _ in range(JOBS)]
+    worker = harness.worker()
+    wait_for(lambda: (worker.work("m"), is_open(harness))[1])
     wait_for(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
     assert {state(job) for job in jobs} <= {JobState.QUEUED, JobState.RETRYING}
     assert set(Job.objects.values_list("tries", flat=True)) == {0}
@@ -72,13 +72,13 @@ def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(shop: Shop) 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_jobs_run_once_the_servers_header_is_set(shop: Shop) -> None:
-    jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
-    worker = shop.worker()
-    wait_for(lambda: (worker.work("m"), is_open(shop))[1])
+def test_jobs_run_once_the_servers_header_is_set(harness: WorkerHarness) -> None:
+    jobs = [harness.submit({"seconds": 0.001}) for _ in range(JOBS)]
+    worker = harness.worker()
+    wait_for(lambda: (worker.work("m"), is_open(harness))[1])
     headers = json.dumps({"Authorization": f"Bearer {TOKEN}"})
     Server.objects.update(headers_encrypted=encrypt(headers))
-    shop.leases.reset_circuit(CircuitKind.SERVER, "gpu-1", "m")
+    harness.leases.reset_circuit(CircuitKind.SERVER, "gpu-1", "m")
     wait_for(lambda: (worker.work("m"), all(state(job) == JobState.COMPLETED for job in jobs))[1])
     assert set(Job.objects.values_list("tries", flat=True)) == {0}
 

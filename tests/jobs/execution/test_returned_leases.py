@@ -17,7 +17,7 @@ from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt
 from jobs.transitions import StartOutcome
 from tests.jobs.execution.by_hand import Hands, by_hand
-from tests.support.shop import Shop, state
+from tests.support.worker_harness import WorkerHarness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,11 +27,11 @@ def reply_lost(real: Any, *given: Any, **named: Any) -> Any:
     raise LeasingUnavailable("no reply")
 
 
-def begin_rebuild(shop: Shop, hands: Hands, redis_url: str) -> Rebuild:
+def begin_rebuild(harness: WorkerHarness, hands: Hands, redis_url: str) -> Rebuild:
     """Flush the index, and begin a new one, to which workers announce their leases."""
     client = redis.Redis.from_url(redis_url)
-    client.delete(*client.keys(prefix(shop.leases.fleet) + "*"))
-    rebuild = Rebuild("main", shop.leases, hands.worker.ports, "r")
+    client.delete(*client.keys(prefix(harness.leases.fleet) + "*"))
+    rebuild = Rebuild("main", harness.leases, hands.worker.ports, "r")
     assert rebuild.step() is Progress.LISTENING
     return rebuild
 
@@ -40,11 +40,11 @@ def announce(hands: Hands) -> None:
     hands.worker.completion.keeper.step(hands.clock.monotonic() + 100)
 
 
-def test_a_run_that_never_began_is_not_announced_as_an_end(shop: Shop, valkey: Any) -> None:
+def test_a_run_that_never_began_is_not_announced_as_an_end(harness: WorkerHarness, valkey: Any) -> None:
     """The database refused the start, and Redis' reply to the returned lease was lost. As an uncommitted end
     it would be judged lost, and the job, which may run once, would fail without a run."""
     ModelConfig.objects.filter(name="m").update(at_most_once=True)
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = hands.submit()
     hands.writer.at_once = False
     hands.process.on_await = lambda: hands.writer.refuse(OperationalError("disk I/O error"))
@@ -52,7 +52,7 @@ def test_a_run_that_never_began_is_not_announced_as_an_end(shop: Shop, valkey: A
     hands.worker.work("m")
     assert (hands.gpu.sent, hands.worker.completion.keeper.held()) == ([], 1)
 
-    rebuild = begin_rebuild(shop, hands, valkey.url)
+    rebuild = begin_rebuild(harness, hands, valkey.url)
     announce(hands)
     rebuild.listening_since = hands.clock.monotonic() - 100
     assert rebuild.step() is Progress.OPEN
@@ -66,11 +66,11 @@ def test_a_run_that_never_began_is_not_announced_as_an_end(shop: Shop, valkey: A
     assert (state(job), Attempt.objects.count(), hands.slot()) == (JobState.COMPLETED, 1, "free")
 
 
-def test_a_lease_whose_return_failed_is_renewed_until_it_is_returned(shop: Shop) -> None:
+def test_a_lease_whose_return_failed_is_renewed_until_it_is_returned(harness: WorkerHarness) -> None:
     def away(real: Any, *given: Any, **named: Any) -> Any:
         raise LeasingUnavailable("Redis is away")
 
-    hands = by_hand(shop, generation_age=0.0)
+    hands = by_hand(harness, generation_age=0.0)
     hands.submit()
     hands.writer.at_once = False
     hands.process.on_await = lambda: hands.writer.refuse(OperationalError("disk I/O error"))
@@ -89,15 +89,15 @@ def test_a_lease_whose_return_failed_is_renewed_until_it_is_returned(shop: Shop)
 
 @pytest.mark.parametrize("is_retry", [False, True])
 def test_a_lease_restored_by_a_renewal_under_way_is_returned_again(
-    shop: Shop, valkey: Any, is_retry: bool
+    harness: WorkerHarness, valkey: Any, is_retry: bool
 ) -> None:
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.submit()
     completion = hands.worker.completion
     lease = hands.leases.real.claim("m", worker="w", attempt_id=new_id())
     assert lease is not None
     completion.keeper.add(lease)
-    begin_rebuild(shop, hands, valkey.url)
+    begin_rebuild(harness, hands, valkey.url)
 
     def returned_meanwhile(real: Any, *given: Any) -> Any:
         if is_retry:

@@ -23,8 +23,8 @@ from jobs.models import Job
 from tests.support.factories import make_job, make_model
 from tests.support.fake_leases import FakeLeases
 from tests.support.fakes import ManualClock, make_ports
-from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -172,8 +172,8 @@ def test_without_redis_the_row_prefetch_pauses_and_jobs_go_on(line: Line) -> Non
     assert line.leases.asked == 2
 
 
-@pytest.mark.parametrize("shop", [{"slots": 1}], indirect=True)
-def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, settings) -> None:
+@pytest.mark.parametrize("harness", [{"slots": 1}], indirect=True)
+def test_a_slot_goes_on_with_short_jobs_without_a_read(harness: WorkerHarness, monkeypatch, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     reads: list[str] = []
     to_run = claiming._to_run
@@ -184,8 +184,8 @@ def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, 
             return to_run.first(**values)
 
     monkeypatch.setattr(claiming, "_to_run", Watched())
-    jobs = [shop.submit({"seconds": 0.1}) for _ in range(6)]
-    thread = shop.work(shop.worker())
+    jobs = [harness.submit({"seconds": 0.1}) for _ in range(6)]
+    thread = harness.work(harness.worker())
     wait_for(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
     thread.join(10)
     assert reads[0] == jobs[0].id

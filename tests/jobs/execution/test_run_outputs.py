@@ -47,30 +47,30 @@ from tests.support.database_errors import of_postgresql
 from tests.support.factories import make_job, make_model, make_running, make_tenant
 from tests.support.fakes import START
 from tests.support.saving_runner import Run, SavingRunner
-from tests.support.shop import Shop, open_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, make_harness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1000
 
 
 @pytest.fixture
-def shop(valkey, fleet, settings, tmp_path) -> Iterator[Shop]:
+def harness(valkey, fleet, settings, tmp_path) -> Iterator[WorkerHarness]:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0, artifact_save_seconds=1.0)
-    shop = open_shop(valkey.url, fleet, make_model("m", max_retries=1), "http://127.0.0.1:9/run")
-    yield shop
-    shop.close()
+    harness = make_harness(valkey.url, fleet, make_model("m", max_retries=1), "http://127.0.0.1:9/run")
+    yield harness
+    harness.close()
 
 
-def run_once(shop: Shop, run: Run, *, until: JobState = JobState.COMPLETED, **values: Any) -> Job:
+def run_once(harness: WorkerHarness, run: Run, *, until: JobState = JobState.COMPLETED, **values: Any) -> Job:
     """Submit a job whose run is this function, and wait for its end."""
     worker = GpuWorker(
-        shop.ports, WorkerProcess(shop.ports.transport, runners=lambda spec: SavingRunner(run))
+        harness.ports, WorkerProcess(harness.ports.transport, runners=lambda spec: SavingRunner(run))
     )
     worker.start()
-    shop.workers.append(worker)
-    job = shop.submit(**values)
+    harness.workers.append(worker)
+    job = harness.submit(**values)
     worker.work("m")
     wait_for(lambda: state(job) == until)
     job.refresh_from_db()
@@ -86,14 +86,14 @@ def web_on_another_host() -> None:
     Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
 
 
-def test_no_output_goes_into_a_folder_that_the_webs_host_does_not_have(shop, settings) -> None:
+def test_no_output_goes_into_a_folder_that_the_webs_host_does_not_have(harness, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, inline_result_bytes=1000)
     web_on_another_host()
-    saved = run_once(shop, save_picture, until=JobState.FAILED)
+    saved = run_once(harness, save_picture, until=JobState.FAILED)
     assert saved.error_code == "output_refused"
     assert "2 hosts" in saved.error_message
     assert "DISPATCHER_ARTIFACT_STORE" in saved.error_message
-    long = run_once(shop, lambda request: {"text": "x" * 5000})
+    long = run_once(harness, lambda request: {"text": "x" * 5000})
     assert long.result == {"text": "x" * 5000}, "it stays in the job's row"
     assert not Artifact.objects.exists()
     assert not RunUpload.objects.exists()
@@ -102,20 +102,20 @@ def test_no_output_goes_into_a_folder_that_the_webs_host_does_not_have(shop, set
     ] == []
 
 
-def test_a_folder_that_all_hosts_share_takes_outputs_of_each(shop, monkeypatch) -> None:
+def test_a_folder_that_all_hosts_share_takes_outputs_of_each(harness, monkeypatch) -> None:
     web_on_another_host()
-    monkeypatch.setattr(shop.ports.artifact_store, "is_shared", True)
-    run_once(shop, save_picture)
+    monkeypatch.setattr(harness.ports.artifact_store, "is_shared", True)
+    run_once(harness, save_picture)
     assert Artifact.objects.get().state == "stored"
 
 
 @pytest.mark.parametrize(
     ("media_type", "ends"), [("image/png", JobState.COMPLETED), ("image/jpeg", JobState.FAILED)]
 )
-def test_a_saved_output_must_have_the_type_of_its_place(shop, media_type: str, ends: JobState) -> None:
+def test_a_saved_output_must_have_the_type_of_its_place(harness, media_type: str, ends: JobState) -> None:
     image = {"type": "string", "format": "uri", "contentMediaType": media_type}
     ModelConfig.objects.filter(name="m").update(result_schema={"properties": {"image": image}})
-    job = run_once(shop, save_picture, until=ends)
+    job = run_once(harness, save_picture, until=ends)
     if ends == JobState.FAILED:
         assert (job.error_code, job.error_message) == (
             "output_invalid",
@@ -139,7 +139,7 @@ def artifact_of(data: bytes, *, tenant: str = "acme", **values: Any) -> Artifact
     )
 
 
-def test_a_saved_output_becomes_an_artifact_with_the_end_of_its_run(shop) -> None:
+def test_a_saved_output_becomes_an_artifact_with_the_end_of_its_run(harness) -> None:
     seen = []
 
     def run(request: RunRequest) -> Any:
@@ -147,7 +147,7 @@ def test_a_saved_output_becomes_an_artifact_with_the_end_of_its_run(shop) -> Non
         seen.append(Artifact.objects.count())
         return result
 
-    job = run_once(shop, run, callback_url="http://127.0.0.1:9/hook")
+    job = run_once(harness, run, callback_url="http://127.0.0.1:9/hook")
     assert seen == [0]
     row = Artifact.objects.get()
     attempt = Attempt.objects.get()
@@ -156,50 +156,50 @@ def test_a_saved_output_becomes_an_artifact_with_the_end_of_its_run(shop) -> Non
     assert (row.made_by_job, row.made_by_attempt, row.made_by_epoch) == (job.pk, attempt.pk, attempt.epoch)
     assert row.tenant_id == job.tenant_id
     assert list(ArtifactUse.objects.values_list("artifact_id", "job")) == [(row.pk, job.pk)]
-    assert b"".join(shop.ports.artifact_store.chunks(row.key)) == PICTURE
+    assert b"".join(harness.ports.artifact_store.chunks(row.key)) == PICTURE
     assert row.pk in Callback.objects.get().body
 
 
-def test_content_that_the_tenant_has_is_used_again_and_another_tenants_is_not(shop) -> None:
+def test_content_that_the_tenant_has_is_used_again_and_another_tenants_is_not(harness) -> None:
     mine = artifact_of(PICTURE, tombstoned_at=START)
     other = artifact_of(PICTURE, tenant="other")
-    job = run_once(shop, save_picture)
+    job = run_once(harness, save_picture)
     assert job.result["image"] == ref(mine.pk)
     assert Artifact.objects.count() == 2
     mine.refresh_from_db()
     assert mine.tombstoned_at is None
     assert not ArtifactUse.objects.filter(artifact=other).exists()
-    assert b"".join(shop.ports.artifact_store.chunks(mine.key)) == PICTURE
+    assert b"".join(harness.ports.artifact_store.chunks(mine.key)) == PICTURE
 
 
-def test_a_result_that_names_an_artifact_which_its_run_did_not_save_gets_no_use_of_it(shop) -> None:
+def test_a_result_that_names_an_artifact_which_its_run_did_not_save_gets_no_use_of_it(harness) -> None:
     foreign, own = artifact_of(b"theirs", tenant="other"), artifact_of(b"mine")
 
     def run(request: RunRequest) -> Any:
         return {"a": ref(foreign.pk), "b": ref(own.pk), **save_picture(request)}
 
-    job = run_once(shop, run)
+    job = run_once(harness, run)
     used = set(ArtifactUse.objects.values_list("artifact_id", flat=True))
     assert used == {job.result["image"]["$artifact"]}
 
 
-def test_a_run_that_fails_leaves_an_object_without_a_row_which_a_sweep_removes(shop) -> None:
+def test_a_run_that_fails_leaves_an_object_without_a_row_which_a_sweep_removes(harness) -> None:
     def run(request: RunRequest) -> Any:
         save_picture(request)
         raise OutputRefused("no")
 
-    run_once(shop, run, until=JobState.FAILED)
-    store = shop.ports.artifact_store
+    run_once(harness, run, until=JobState.FAILED)
+    store = harness.ports.artifact_store
     (left,) = store.objects()
     assert not Artifact.objects.exists()
-    assert remove_unknown([left], store, shop.ports.clock.now() + timedelta(days=2)).removed == 1
+    assert remove_unknown([left], store, harness.ports.clock.now() + timedelta(days=2)).removed == 1
     assert list(store.objects()) == []
 
 
-def test_the_end_of_a_zombie_writes_no_artifact(shop) -> None:
+def test_the_end_of_a_zombie_writes_no_artifact(harness) -> None:
     job = make_job("m")
     attempt_id = make_running(job, slot="gpu-1/0", remote_id="r")
-    secured = secured_picture(shop, job, attempt_id)
+    secured = secured_picture(harness, job, attempt_id)
     with transaction.atomic():
         assert transitions.take_over(job.pk, attempt_id, 1, "w2", START)
         assert not end(job, attempt_id, secured, epoch=1).won
@@ -207,10 +207,10 @@ def test_the_end_of_a_zombie_writes_no_artifact(shop) -> None:
     assert not ArtifactUse.objects.exists()
 
 
-def secured_picture(shop: Shop, job: Job, attempt_id: str, **values: Any) -> Secured:
+def secured_picture(harness: WorkerHarness, job: Job, attempt_id: str, **values: Any) -> Secured:
     digest = hashlib.sha256(PICTURE).hexdigest()
     one = SavedOutput(new_id(), digest, len(PICTURE), **values)
-    store, now = shop.ports.artifact_store, shop.ports.clock.now()
+    store, now = harness.ports.artifact_store, harness.ports.clock.now()
     store.write(Artifact(tenant_id=job.tenant_id, sha256=digest).key, len(PICTURE), [PICTURE])
     outputs = secure(job.tenant_id, [one], Maker(job.pk, attempt_id, 1), store, now)
     return Secured(outputs, job.tenant_id, now)
@@ -235,15 +235,15 @@ def end(job: Job, attempt_id: str, secured: Secured, *, epoch: int = 1, result: 
 
 
 @pytest.fixture
-def running(shop) -> tuple[Job, str]:
+def running(harness) -> tuple[Job, str]:
     job = make_job("m")
     return job, make_running(job, slot="gpu-1/0")
 
 
 @pytest.mark.database
-def test_a_client_that_promised_the_same_content_meanwhile_shares_its_artifact(shop, running) -> None:
+def test_a_client_that_promised_the_same_content_meanwhile_shares_its_artifact(harness, running) -> None:
     job, attempt_id = running
-    secured = secured_picture(shop, job, attempt_id)
+    secured = secured_picture(harness, job, attempt_id)
     digest = secured.outputs[0].sha256
     made = artifact_of(PICTURE, state="promised", sha256=digest, bytes=5, upload="x")  # a wrong length
     result = JsonText.of(
@@ -256,37 +256,37 @@ def test_a_client_that_promised_the_same_content_meanwhile_shares_its_artifact(s
     assert (made.state, made.bytes, made.upload) == ("stored", len(PICTURE), "")
 
 
-def test_an_end_is_written_once(shop, running) -> None:
+def test_an_end_is_written_once(harness, running) -> None:
     job, attempt_id = running
-    secured = secured_picture(shop, job, attempt_id)
+    secured = secured_picture(harness, job, attempt_id)
     assert end(job, attempt_id, secured).won
     assert not end(job, attempt_id, secured).won
     assert (Artifact.objects.count(), ArtifactUse.objects.count()) == (1, 1)
 
 
-def deleted_meanwhile(shop: Shop, secured: Secured) -> None:
+def deleted_meanwhile(harness: WorkerHarness, secured: Secured) -> None:
     """By a client, which promised and uploaded the same content."""
-    one, store = secured.outputs[0], shop.ports.artifact_store
+    one, store = secured.outputs[0], harness.ports.artifact_store
     wanted = Wanted(secured.tenant_id, one.sha256, one.bytes)
-    made = promise(wanted, store, shop.ports.clock.now())
-    remove_now(made.artifact.pk, store, shop.ports.clock.now())
+    made = promise(wanted, store, harness.ports.clock.now())
+    remove_now(made.artifact.pk, store, harness.ports.clock.now())
 
 
-def being_removed(shop: Shop, secured: Secured) -> None:
+def being_removed(harness: WorkerHarness, secured: Secured) -> None:
     artifact_of(PICTURE, state="gone", tombstoned_at=START)
 
 
-def of_another_tenant(shop: Shop, secured: Secured) -> None:
+def of_another_tenant(harness: WorkerHarness, secured: Secured) -> None:
     Job.objects.update(tenant=make_tenant("other"))
 
 
 @pytest.mark.parametrize("meanwhile", [deleted_meanwhile, being_removed, of_another_tenant])
 def test_an_output_that_was_removed_before_its_end_is_written_makes_its_run_a_failure(
-    shop, running, meanwhile
+    harness, running, meanwhile
 ) -> None:
     job, attempt_id = running
-    secured = secured_picture(shop, job, attempt_id)
-    meanwhile(shop, secured)
+    secured = secured_picture(harness, job, attempt_id)
+    meanwhile(harness, secured)
     assert end(job, attempt_id, secured).won
     job.refresh_from_db()
     assert (job.state, job.error_code, job.result) == (JobState.RETRYING, OutputNotStored.code, None)
@@ -295,22 +295,22 @@ def test_an_output_that_was_removed_before_its_end_is_written_makes_its_run_a_fa
 
 @pytest.mark.database
 def test_an_artifact_that_its_owner_deletes_before_the_end_is_written_is_not_referred_to(
-    shop, running
+    harness, running
 ) -> None:
     job, attempt_id = running
     made = artifact_of(PICTURE)
-    requested_at = shop.ports.clock.now()  # the request began before the outputs were secured
-    secured = secured_picture(shop, job, attempt_id)
+    requested_at = harness.ports.clock.now()  # the request began before the outputs were secured
+    secured = secured_picture(harness, job, attempt_id)
     assert secured.outputs[0].id == made.pk
-    remove_now(made.pk, shop.ports.artifact_store, requested_at)
+    remove_now(made.pk, harness.ports.artifact_store, requested_at)
     assert end(job, attempt_id, secured).won
     job.refresh_from_db()
     assert job.state == JobState.RETRYING
 
 
-def test_references_inside_an_artifact_are_never_changed(shop, running) -> None:
+def test_references_inside_an_artifact_are_never_changed(harness, running) -> None:
     job, attempt_id = running
-    secured = secured_picture(shop, job, attempt_id)
+    secured = secured_picture(harness, job, attempt_id)
     artifact_of(PICTURE, state="promised")
     assert end(job, attempt_id, secured._replace(result=SavedOutput(new_id(), "", 0))).won
     job.refresh_from_db()
@@ -318,13 +318,13 @@ def test_references_inside_an_artifact_are_never_changed(shop, running) -> None:
 
 
 @pytest.mark.database
-def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(shop, running) -> None:
+def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(harness, running) -> None:
     job, attempt_id = running
-    store = shop.ports.artifact_store
-    secured_picture(shop, job, attempt_id)
+    store = harness.ports.artifact_store
+    secured_picture(harness, job, attempt_id)
     assert not Artifact.objects.exists()
     (found,) = store.objects()
-    later = shop.ports.clock.now() + timedelta(hours=25)
+    later = harness.ports.clock.now() + timedelta(hours=25)
     one = SavedOutput(new_id(), found.key.sha256, found.bytes)
     secured = Secured(
         secure(job.tenant_id, [one], Maker(job.pk, attempt_id, 1), store, later), job.tenant_id, later
@@ -335,34 +335,34 @@ def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(shop, 
 
 
 @pytest.mark.database
-def test_a_tenant_over_its_quota_gets_no_output(shop, settings) -> None:
+def test_a_tenant_over_its_quota_gets_no_output(harness, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=7000)
     artifact_of(b"x" * 1000)
-    job = run_once(shop, save_picture, until=JobState.FAILED)
+    job = run_once(harness, save_picture, until=JobState.FAILED)
     assert job.error_code == OutputRefused.code
     assert "7000 bytes (DISPATCHER_TENANT_ARTIFACT_BYTES)" in job.error_message
     assert job.attempts_made == 1
     assert Attempt.objects.get().slot_freed
     Job.objects.all().delete()
     artifact_of(PICTURE)  # the same content takes no more room
-    assert run_once(shop, save_picture).state == JobState.COMPLETED
+    assert run_once(harness, save_picture).state == JobState.COMPLETED
 
 
 @pytest.mark.database
-def test_runs_at_the_same_time_never_exceed_the_quota_together(shop, settings) -> None:
+def test_runs_at_the_same_time_never_exceed_the_quota_together(harness, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=len(PICTURE) + 10)
-    tenant_id, now = make_tenant("acme").pk, shop.ports.clock.now()
+    tenant_id, now = make_tenant("acme").pk, harness.ports.clock.now()
     digest = hashlib.sha256(PICTURE).hexdigest()
     new_output(tenant_id, new_id(), digest, len(PICTURE), now=now)  # of a run that has not ended
-    failed = run_once(shop, lambda run: run.save(io.BytesIO(b"x" * 11)), until=JobState.FAILED)
+    failed = run_once(harness, lambda run: run.save(io.BytesIO(b"x" * 11)), until=JobState.FAILED)
     assert failed.error_code == OutputRefused.code
     assert f"they have {len(PICTURE)}, and new ones 11" in failed.error_message
-    assert not list(shop.ports.artifact_store.objects()), "nothing was written"
-    assert run_once(shop, lambda run: run.save(io.BytesIO(b"y" * 10))).state == JobState.COMPLETED
+    assert not list(harness.ports.artifact_store.objects()), "nothing was written"
+    assert run_once(harness, lambda run: run.save(io.BytesIO(b"y" * 10))).state == JobState.COMPLETED
     assert RunUpload.objects.get().sha256 == digest, "what became an artifact counts as one"
 
 
-def test_the_outputs_of_a_run_are_bounded(shop, settings) -> None:
+def test_the_outputs_of_a_run_are_bounded(harness, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, run_artifacts=2, run_artifact_bytes=100)
     asked = []
 
@@ -375,7 +375,7 @@ def test_the_outputs_of_a_run_are_bounded(shop, settings) -> None:
         request.save(io.BytesIO(b"b" * 40))
         request.save(io.BytesIO(b"c"))
 
-    job = run_once(shop, run, until=JobState.FAILED)
+    job = run_once(harness, run, until=JobState.FAILED)
     assert asked == [
         "The artifacts of a run may have 100 bytes (DISPATCHER_RUN_ARTIFACT_BYTES); they have 60, and the "
         "next one 41."
@@ -398,15 +398,15 @@ class Endless(io.RawIOBase):
         return bytes(size)
 
 
-def test_a_file_without_an_end_is_not_read_to_its_end(shop, settings) -> None:
+def test_a_file_without_an_end_is_not_read_to_its_end(harness, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, max_artifact_bytes=5_000_000)
-    job = run_once(shop, lambda request: request.save(Endless(20_000_000)), until=JobState.FAILED)
+    job = run_once(harness, lambda request: request.save(Endless(20_000_000)), until=JobState.FAILED)
     assert job.error_message == (
         "An artifact may have 5000000 bytes (DISPATCHER_MAX_ARTIFACT_BYTES), an output of the run has more."
     )
 
 
-def test_files_with_the_same_bytes_are_not_read_without_end(shop, settings) -> None:
+def test_files_with_the_same_bytes_are_not_read_without_end(harness, settings) -> None:
     limits = replace(settings.DISPATCHER, max_artifact_bytes=1_000_000, run_artifact_bytes=2_000_000)
     settings.DISPATCHER = limits
     saves = []
@@ -416,24 +416,24 @@ def test_files_with_the_same_bytes_are_not_read_without_end(shop, settings) -> N
             request.save(io.BytesIO(bytes(900_000)))
             saves.append(1)
 
-    job = run_once(shop, run, until=JobState.FAILED)
+    job = run_once(harness, run, until=JobState.FAILED)
     assert job.error_message.endswith("2000000 bytes (DISPATCHER_RUN_ARTIFACT_BYTES); its files have more.")
     assert len(saves) == 3
 
 
-def test_an_object_that_vanished_before_the_end_fails_the_run(shop) -> None:
+def test_an_object_that_vanished_before_the_end_fails_the_run(harness) -> None:
     def run(request: RunRequest) -> Any:
         result = save_picture(request)
-        store = shop.ports.artifact_store
+        store = harness.ports.artifact_store
         store.remove(next(iter(store.objects())).key)
         return result
 
-    job = run_once(shop, run, until=JobState.RETRYING)
+    job = run_once(harness, run, until=JobState.RETRYING)
     assert job.error_code == OutputNotStored.code
 
 
-def test_a_run_waits_for_its_store_with_its_lease_and_is_not_lost(shop, monkeypatch) -> None:
-    store = shop.ports.artifact_store
+def test_a_run_waits_for_its_store_with_its_lease_and_is_not_lost(harness, monkeypatch) -> None:
+    store = harness.ports.artifact_store
     real, asked = store.find, []
 
     def find(key: Any) -> Any:
@@ -448,25 +448,25 @@ def test_a_run_waits_for_its_store_with_its_lease_and_is_not_lost(shop, monkeypa
         monkeypatch.setattr(store, "find", find)
         return result
 
-    job = run_once(shop, run)
+    job = run_once(harness, run)
     assert asked == [AttemptState.SENT] * 2
     assert job.attempts_made == 1
     assert Artifact.objects.get().state == "stored"
 
 
-def test_a_run_whose_outputs_the_database_refuses_does_not_wait_for_ever(shop, monkeypatch) -> None:
+def test_a_run_whose_outputs_the_database_refuses_does_not_wait_for_ever(harness, monkeypatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise of_postgresql(ProgrammingError, "42501", "permission denied for table artifacts_runupload")
 
     monkeypatch.setattr("jobs.execution.run_outputs.new_output", refuse)
-    job = run_once(shop, save_picture, until=JobState.RETRYING)
+    job = run_once(harness, save_picture, until=JobState.RETRYING)
     assert job.error_code == OutputNotStored.code
     assert "deploy/least_rights/gpu_box.sql" in job.error_message
     assert "artifacts_runupload" not in job.error_message
 
 
-def test_a_run_whose_store_stays_away_is_tried_again_and_charged(shop, monkeypatch) -> None:
-    store = shop.ports.artifact_store
+def test_a_run_whose_store_stays_away_is_tried_again_and_charged(harness, monkeypatch) -> None:
+    store = harness.ports.artifact_store
 
     def find(key: Any) -> Any:
         raise StoreUnavailable("The store does not answer.")
@@ -476,7 +476,7 @@ def test_a_run_whose_store_stays_away_is_tried_again_and_charged(shop, monkeypat
         monkeypatch.setattr(store, "find", find)
         return result
 
-    job = run_once(shop, run, until=JobState.RETRYING)
+    job = run_once(harness, run, until=JobState.RETRYING)
     assert (job.error_code, job.tries) == (OutputNotStored.code, 1)
     assert job.error_message == "The outputs of the run could not be stored. The store does not answer."
     assert Attempt.objects.get().slot_freed
@@ -484,16 +484,16 @@ def test_a_run_whose_store_stays_away_is_tried_again_and_charged(shop, monkeypat
 
 @pytest.mark.database
 def test_a_run_without_outputs_asks_neither_database_nor_store(
-    shop, django_assert_num_queries, monkeypatch
+    harness, django_assert_num_queries, monkeypatch
 ) -> None:
-    monkeypatch.setattr(type(shop.ports), "artifact_store", None)
+    monkeypatch.setattr(type(harness.ports), "artifact_store", None)
     lease: Any = None
     with django_assert_num_queries(0):
-        assert RunOutputs(lease, shop.ports).keep({"a": 1}) == KeptResult({"a": 1})
+        assert RunOutputs(lease, harness.ports).keep({"a": 1}) == KeptResult({"a": 1})
 
 
 @pytest.mark.by_hand
-def test_two_gigabytes_are_saved_with_flat_memory(shop, tmp_path) -> None:
+def test_two_gigabytes_are_saved_with_flat_memory(harness, tmp_path) -> None:
     file, grown = tmp_path / "film", []
     with file.open("wb") as opened:
         opened.truncate(2 << 30)
@@ -506,7 +506,7 @@ def test_two_gigabytes_are_saved_with_flat_memory(shop, tmp_path) -> None:
         return result
 
     began = time.monotonic()
-    run_once(shop, run)
+    run_once(harness, run)
     print(f"grown by {grown[0]} KiB, {time.monotonic() - began:.1f} s")  # noqa: T201
     assert grown[0] < 64 * 1024
 
@@ -514,9 +514,9 @@ def test_two_gigabytes_are_saved_with_flat_memory(shop, tmp_path) -> None:
 # -- long results -----------------------------------------------------------------------------------
 
 
-def result_of(shop: Shop, job: Job) -> Any:
+def result_of(harness: WorkerHarness, job: Job) -> Any:
     row = Artifact.objects.get(pk=job.result["$artifact"])
-    return json.loads(b"".join(shop.ports.artifact_store.chunks(row.key)))
+    return json.loads(b"".join(harness.ports.artifact_store.chunks(row.key)))
 
 
 def limited(settings: Any, **values: Any) -> None:
@@ -524,11 +524,11 @@ def limited(settings: Any, **values: Any) -> None:
 
 
 @pytest.mark.database
-def test_a_long_result_becomes_an_artifact_and_its_callback_stays_short(shop, settings) -> None:
+def test_a_long_result_becomes_an_artifact_and_its_callback_stays_short(harness, settings) -> None:
     limited(settings, inline_result_bytes=1000)
     long = {"text": "ü" * 10_000, "list": list(range(300))}
-    job = run_once(shop, lambda request: long, callback_url="http://127.0.0.1:9/hook")
-    assert result_of(shop, job) == long
+    job = run_once(harness, lambda request: long, callback_url="http://127.0.0.1:9/hook")
+    assert result_of(harness, job) == long
     row = Artifact.objects.get()
     assert (row.name, row.content_type, row.made_by_job) == ("result.json", "application/json", job.pk)
     assert ArtifactUse.objects.get().is_result
@@ -538,9 +538,9 @@ def test_a_long_result_becomes_an_artifact_and_its_callback_stays_short(shop, se
 
 
 @pytest.mark.parametrize(("size", "is_long"), [(998, False), (999, True)])
-def test_the_limit_counts_bytes_of_json(shop, settings, size, is_long) -> None:
+def test_the_limit_counts_bytes_of_json(harness, settings, size, is_long) -> None:
     limited(settings, inline_result_bytes=1000)
-    job = run_once(shop, lambda request: "x" * size)  # and two quotation marks
+    job = run_once(harness, lambda request: "x" * size)  # and two quotation marks
     assert isinstance(job.result, dict) is is_long
 
 
@@ -562,17 +562,17 @@ def test_a_model_may_set_its_own_limit_and_steps_of_workflows_have_none(
 
 
 @pytest.mark.database
-def test_a_long_result_may_refer_to_outputs_of_its_run(shop, settings) -> None:
+def test_a_long_result_may_refer_to_outputs_of_its_run(harness, settings) -> None:
     limited(settings, inline_result_bytes=1000)
     mine = artifact_of(PICTURE)
-    job = run_once(shop, lambda request: {**save_picture(request), "text": "x" * 2000})
-    assert result_of(shop, job)["image"] == ref(mine.pk)
+    job = run_once(harness, lambda request: {**save_picture(request), "text": "x" * 2000})
+    assert result_of(harness, job)["image"] == ref(mine.pk)
     uses = ArtifactUse.objects.order_by("is_result").values_list("artifact_id", "is_result")
     assert list(uses) == [(mine.pk, False), (job.result["$artifact"], True)]
 
 
 def test_a_long_result_stays_in_its_row_if_the_store_does_not_take_it_in_time(
-    shop, settings, monkeypatch
+    harness, settings, monkeypatch
 ) -> None:
     limited(settings, inline_result_bytes=1000)
     tries = []
@@ -581,8 +581,8 @@ def test_a_long_result_stays_in_its_row_if_the_store_does_not_take_it_in_time(
         tries.append(Attempt.objects.get().state)
         raise StoreUnavailable("The store does not answer.")
 
-    monkeypatch.setattr(shop.ports.artifact_store, "write", write)
-    job = run_once(shop, lambda request: "x" * 2000)
+    monkeypatch.setattr(harness.ports.artifact_store, "write", write)
+    job = run_once(harness, lambda request: "x" * 2000)
     assert job.result == "x" * 2000
     assert set(tries) == {AttemptState.SENT}
     assert len(tries) >= 2

@@ -9,7 +9,7 @@ import pytest
 from dispatcher_project import wiring
 from jobs import ports
 from jobs.events.announce import SelfNotifications
-from tests.support.fakes import Told, make_ports
+from tests.support.fakes import PortCalls, make_ports
 
 
 def test_each_own_announcement_is_dropped_once() -> None:
@@ -34,15 +34,15 @@ def test_announcements_that_never_come_back_do_not_pile_up() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told()
-    monkeypatch.setattr(ports, "production_ports", lambda: make_ports(told=told))
+    calls = PortCalls()
+    monkeypatch.setattr(ports, "production_ports", lambda: make_ports(calls=calls))
     worker = wiring.make_gpu_worker(
         threads=1, queues=tuple, on_registry=lambda: None, show_run=lambda _: None
     )
     assert worker._listener is not None
     worker.runs._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
     worker.completion.ports.announce(["mine"])
-    assert told.announced == ["mine"]
+    assert calls.announced == ["mine"]
     worker.nudge(["mine"])
     assert not worker.nudged.is_set(), "its echo"
     worker.nudge(["mine"])

@@ -71,9 +71,9 @@ def test_a_retry_after_below_a_second_does_not_stop_the_doubling(worker, asked):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_accepts_a_run_has_answered(shop):
+def test_a_server_that_accepts_a_run_has_answered(harness):
     """Long before that run's end, which may come elsewhere."""
-    hands = by_hand(shop, Accepted("r1"))
+    hands = by_hand(harness, Accepted("r1"))
     hands.worker.completion.backoff.after_answer("gpu-1", GpuBusy())
     hands.worker.completion.backoff.after_answer("gpu-1", GpuBusy())
     hands.submit()
@@ -84,10 +84,10 @@ def test_a_server_that_accepts_a_run_has_answered(shop):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_backoff_is_part_of_the_release(shop):
-    hands = by_hand(shop, GpuBusy(retry_after_seconds=1e9))
+def test_the_backoff_is_part_of_the_release(harness):
+    hands = by_hand(harness, GpuBusy(retry_after_seconds=1e9))
     hands.submit()
     hands.worker.work("m")
     [(_, named)] = hands.leases.named("release")
     assert named["rest_seconds"] == 3600.0
-    assert shop.leases.slots("gpu-1")[0].resting
+    assert harness.leases.slots("gpu-1")[0].resting

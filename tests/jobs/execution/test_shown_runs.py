@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 @pytest.mark.parametrize(("gpu_seconds", "times"), [(5.0, 2), (0.01, 1)])
-def test_only_long_runs_are_shown(shop, gpu_seconds: float, times: int):
-    hands = by_hand(shop)
+def test_only_long_runs_are_shown(harness, gpu_seconds: float, times: int):
+    hands = by_hand(harness)
     hands.gpu.seconds = gpu_seconds
     shown: list[tuple[Lease, bool]] = []
     hands.process.show_run = lambda lease: shown.append((lease, lease.job_id in hands.gpu.sent))
@@ -33,9 +33,9 @@ def test_only_long_runs_are_shown(shop, gpu_seconds: float, times: int):
     ids=["short", "long", "short and refused"],
 )
 def test_a_short_completed_run_is_logged_at_debug_level(
-    shop, caplog, gpu_seconds: float, answer: Finished | GpuBusy, level: str
+    harness, caplog, gpu_seconds: float, answer: Finished | GpuBusy, level: str
 ):
-    hands = by_hand(shop, answer)
+    hands = by_hand(harness, answer)
     hands.gpu.seconds = gpu_seconds
     hands.submit()
     claimed = hands.worker.claims.claim_next("main", "m", None)

@@ -15,10 +15,10 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_suspect_slot_stays_in_quarantine_if_its_end_is_committed_after_a_rebuild(shop, valkey):
-    shop.submit({"fault": "drop_reply", "seconds": 0.05})
-    shop.submit({"seconds": 0.01})
-    worker = shop.worker()
+def test_a_suspect_slot_stays_in_quarantine_if_its_end_is_committed_after_a_rebuild(harness, valkey):
+    harness.submit({"fault": "drop_reply", "seconds": 0.05})
+    harness.submit({"seconds": 0.01})
+    worker = harness.worker()
     gate = threading.Event()
     worker.claims.must_await_starts = lambda *_: False
     worker.completion.writer.submit(lambda: gate.wait(30))  # the database is slow
@@ -26,16 +26,16 @@ def test_a_suspect_slot_stays_in_quarantine_if_its_end_is_committed_after_a_rebu
         worker.busy() == 0 and not gate.is_set() and not worker.completion.keeper.held()
     )
     worker.work("m")
-    assert shop.leases.slots("gpu-1")[0].state == "quarantined"
+    assert harness.leases.slots("gpu-1")[0].state == "quarantined"
     client = redis.Redis.from_url(valkey.url)
-    client.delete(*client.keys(prefix(shop.leases.fleet) + "*"))
-    rebuild = Rebuild("main", shop.leases, shop.ports, "r")
+    client.delete(*client.keys(prefix(harness.leases.fleet) + "*"))
+    rebuild = Rebuild("main", harness.leases, harness.ports, "r")
     while (progress := rebuild.step()) is not Progress.OPEN:
         assert progress is not Progress.BUSY_ELSEWHERE
         if progress is Progress.LISTENING:
-            worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
+            worker.completion.keeper.step(harness.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     gate.set()
     wait_for(lambda: worker.completion.keeper.held() == 0)
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
-    assert shop.leases.slots("gpu-1")[0].state == "quarantined"
+    assert harness.leases.slots("gpu-1")[0].state == "quarantined"

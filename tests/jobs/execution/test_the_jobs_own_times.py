@@ -21,8 +21,8 @@ from jobs.models import Attempt, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.support.factories import make_tenant
 from tests.support.servers.plain_server import PlainServer
-from tests.support.shop import Shop, plain_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, plain_server_harness, state
 
 MODELS_LIMIT = 60.0
 
@@ -168,35 +168,35 @@ SLOTS, ATTACKS = 3, 12
 STRICT = CircuitRules(failures=2, rest_seconds=600.0)
 
 
-def attack(shop: Shop, payload: dict[str, Any], **times: Any) -> list[Job]:
+def attack(harness: WorkerHarness, payload: dict[str, Any], **times: Any) -> list[Job]:
     """More jobs of one tenant than there are slots, each of which ends by its own times."""
-    shop.leases = RedisLeases(shop.leases._scripts._client, shop.leases.fleet, circuit_rules=STRICT)
-    shop.ports = replace(shop.ports, leases=lambda fleet: shop.leases)
+    harness.leases = RedisLeases(harness.leases._scripts._client, harness.leases.fleet, circuit_rules=STRICT)
+    harness.ports = replace(harness.ports, leases=lambda fleet: harness.leases)
     evil = make_tenant("evil")
-    return [shop.submit(payload, tenant=evil, max_retries=0, **times) for _ in range(ATTACKS)]
+    return [harness.submit(payload, tenant=evil, max_retries=0, **times) for _ in range(ATTACKS)]
 
 
-def work_all(shop: Shop) -> None:
-    worker = shop.worker()
+def work_all(harness: WorkerHarness) -> None:
+    worker = harness.worker()
     for _ in range(SLOTS):
-        shop.work(worker)
+        harness.work(worker)
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("shop", [{"slots": SLOTS}], indirect=True)
-def test_one_tenants_short_limits_open_no_circuit(shop: Shop) -> None:
-    jobs = attack(shop, {"seconds": 30}, max_run_seconds=0.01)
-    theirs = shop.submit({"seconds": 0}, tenant=make_tenant("neighbour"))
-    work_all(shop)
-    worker = shop.workers[0]
+@pytest.mark.parametrize("harness", [{"slots": SLOTS}], indirect=True)
+def test_one_tenants_short_limits_open_no_circuit(harness: WorkerHarness) -> None:
+    jobs = attack(harness, {"seconds": 30}, max_run_seconds=0.01)
+    theirs = harness.submit({"seconds": 0}, tenant=make_tenant("neighbour"))
+    work_all(harness)
+    worker = harness.workers[0]
 
     def is_over() -> bool:
-        shop.work(worker).join(60)
+        harness.work(worker).join(60)
         return {state(job) for job in jobs} == {"failed"} and state(theirs) == "completed"
 
     wait_for(is_over)
     assert not QuarantinedSlot.objects.filter(freed_at=None).exists()
-    found = shop.leases.circuits("m", ["gpu-1"])
+    found = harness.leases.circuits("m", ["gpu-1"])
     assert (dict(found.servers), dict(found.models)) == ({}, {})
 
 
@@ -207,35 +207,35 @@ def plain(tmp_path: Path) -> Iterator[PlainServer]:
 
 
 @pytest.fixture
-def plain_fleet(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
-    with plain_shop(valkey.url, fleet, plain, slots=SLOTS) as shop:
-        yield shop
+def plain_fleet(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[WorkerHarness]:
+    with plain_server_harness(valkey.url, fleet, plain, slots=SLOTS) as harness:
+        yield harness
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["limit", "deadline"])
 def test_a_plain_servers_slot_is_charged_to_the_tenant_until_it_answers(
-    plain_fleet: Shop, plain: PlainServer, kind: str
+    plain_fleet: WorkerHarness, plain: PlainServer, kind: str
 ) -> None:
     """It would otherwise be blocked for the model's 300 s, for all tenants, and be charged to none."""
-    shop, soon = plain_fleet, plain_fleet.ports.clock.now() + timedelta(seconds=2)
+    harness, soon = plain_fleet, plain_fleet.ports.clock.now() + timedelta(seconds=2)
     times: dict[str, Any] = {"max_run_seconds": 0.01} if kind == "limit" else {"deadline_at": soon}
-    attack(shop, {"gate": "a"}, **times)
-    work_all(shop)
-    worker = shop.workers[0]
+    attack(harness, {"gate": "a"}, **times)
+    work_all(harness)
+    worker = harness.workers[0]
 
     def all_asked() -> bool:
         return [run._background_cancel.was_requested for _, run in list(worker.runs.all())] == [True] * SLOTS
 
     wait_for(all_asked)
-    theirs = shop.submit({"seconds": 0}, tenant=make_tenant("neighbour"))
-    assert [view.state for view in shop.leases.slots("gpu-1")] == ["leased"] * SLOTS
+    theirs = harness.submit({"seconds": 0}, tenant=make_tenant("neighbour"))
+    assert [view.state for view in harness.leases.slots("gpu-1")] == ["leased"] * SLOTS
     assert not QuarantinedSlot.objects.exists()
     ended = Attempt.objects.exclude(error_code="")
     plain.open("a")
 
     def is_over() -> bool:
-        shop.work(worker).join(60)  # no broker brings the wakes of what is left
+        harness.work(worker).join(60)  # no broker brings the wakes of what is left
         return state(theirs) == "completed" and ended.count() >= SLOTS
 
     wait_for(is_over)
@@ -243,4 +243,4 @@ def test_a_plain_servers_slot_is_charged_to_the_tenant_until_it_answers(
         "the server answered its request"
     }
     assert not QuarantinedSlot.objects.exists()
-    assert dict(shop.leases.circuits("m", []).models) == {}
+    assert dict(harness.leases.circuits("m", []).models) == {}

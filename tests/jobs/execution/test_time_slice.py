@@ -37,10 +37,10 @@ def test_threads_that_began_together_do_not_hand_back_together() -> None:
 
 
 @pytest.fixture
-def hands(shop, settings, monkeypatch) -> Hands:
+def hands(harness, settings, monkeypatch) -> Hands:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=1.0, worker_threads=2)
     monkeypatch.setattr("jobs.execution.gpu_worker.random_short_slices", lambda: SHORT_SLICES)
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.gpu.seconds = 0.5
     for _ in range(60):
         hands.submit()
@@ -63,9 +63,9 @@ def test_a_long_job_is_a_task_of_its_own(hands: Hands) -> None:
     assert len(hands.worker.work("m")) == 1
 
 
-def test_only_an_end_whose_slot_has_a_next_job_waits_to_be_written_with_others(shop) -> None:
+def test_only_an_end_whose_slot_has_a_next_job_waits_to_be_written_with_others(harness) -> None:
     """With that one's start; an idle slot's end is waited for by its client alone."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     hands.gpu.seconds = 0.1
     first, second = hands.submit(), hands.submit()
     hands.worker.work("m")

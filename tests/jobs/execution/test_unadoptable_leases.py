@@ -18,7 +18,7 @@ from jobs.sweeps import cancelling
 from jobs.transitions import Start, StartOutcome
 from tests.jobs.execution.by_hand import Hands, by_hand
 from tests.support.factories import make_server
-from tests.support.shop import state
+from tests.support.worker_harness import state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,20 +42,20 @@ CAUSES = [server_removed, placement_removed, secret_unreadable]
 
 
 @pytest.fixture
-def hands(shop) -> Hands:
+def hands(harness) -> Hands:
     """Two servers of one model, the second one with a run that its worker handed over."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     row = make_server(HELD, model=ModelConfig.objects.get(), slots=1)
-    shop.leases.configure_server(ServerSpec("gpu-1", "m", 0, ("m",)))  # the job must come to the other one
-    shop.leases.configure_server(row.spec())
+    harness.leases.configure_server(ServerSpec("gpu-1", "m", 0, ("m",)))  # the job must come to the other one
+    harness.leases.configure_server(row.spec())
     job, attempt_id = hands.submit(), new_id()
-    lease = shop.leases.claim("m", worker="gone", attempt_id=attempt_id)
+    lease = harness.leases.claim("m", worker="gone", attempt_id=attempt_id)
     with transaction.atomic():
         start = Start(job.id, attempt_id, lease.slot, "m", "gone", hands.clock.now())
         assert transitions.start_attempt(start) is StartOutcome.STARTED
         assert transitions.note_remote_id(job.id, attempt_id, 1, "r1", hands.clock.now())
-    shop.leases.release(lease.ref, ReleaseMode.ADOPT, worker="gone")
-    shop.leases.configure_server(Server.objects.get(name="gpu-1").spec())
+    harness.leases.release(lease.ref, ReleaseMode.ADOPT, worker="gone")
+    harness.leases.configure_server(Server.objects.get(name="gpu-1").spec())
     return hands
 
 

@@ -18,8 +18,8 @@ from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER, run_claimed
 from tests.support.lossy_leases import LossyLeases
-from tests.support.shop import state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -37,9 +37,9 @@ def hidden(call):
     return None
 
 
-def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, monkeypatch):
-    job = shop.submit({"fault": "drop_reply", "seconds": 0.05})
-    worker = shop.worker()
+def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(harness, monkeypatch):
+    job = harness.submit({"fault": "drop_reply", "seconds": 0.05})
+    worker = harness.worker()
 
     class Gone:
         def first(self, **k):
@@ -53,11 +53,11 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
     wait_for(lambda: worker.completion.keeper.held() == 0)
 
 
-@pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
-def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, monkeypatch):
-    job = shop.submit({"seconds": 600})
-    first, second = shop.worker(), shop.worker()
-    thread = shop.work(first)
+@pytest.mark.parametrize("harness", [{"mode": "async"}], indirect=True)
+def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(harness, monkeypatch):
+    job = harness.submit({"seconds": 600})
+    first, second = harness.worker(), harness.worker()
+    thread = harness.work(first)
     wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(5)
@@ -74,52 +74,52 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
     )  # else it would be renewed for ever and never polled
 
 
-def _refused(shop, monkeypatch):
-    job = shop.submit({"seconds": 30})
-    worker = shop.worker()
+def _refused(harness, monkeypatch):
+    job = harness.submit({"seconds": 30})
+    worker = harness.worker()
     # the client cancels after the claim has read the row and before the start is committed
     real = Completion.write_start
 
     def late(self, start, future):
-        Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=shop.ports.clock.now())
+        Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=harness.ports.clock.now())
         return real(self, start, future)
 
     monkeypatch.setattr(Completion, "write_start", late)
     worker.work("m")
     monkeypatch.undo()
-    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: harness.leases.slots("gpu-1")[0].state == "free")
     return worker
 
 
-def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
-    worker = _refused(shop, monkeypatch)
+def test_a_refused_start_is_forgotten_by_the_keeper(harness, monkeypatch):
+    worker = _refused(harness, monkeypatch)
     wait_for(lambda: worker.completion.keeper.held() == 0)
 
 
-def test_a_refused_start_does_not_block_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
+def test_a_refused_start_does_not_block_its_slot_after_the_next_flush(harness, monkeypatch, valkey):
     import redis
 
     from gpus.leasing.keys import prefix
 
-    worker = _refused(shop, monkeypatch)
-    shop.submit({"seconds": 0.01})  # somebody waits, so the rebuild listens to the keepers
+    worker = _refused(harness, monkeypatch)
+    harness.submit({"seconds": 0.01})  # somebody waits, so the rebuild listens to the keepers
     client = redis.Redis.from_url(valkey.url)
-    client.delete(*client.keys(prefix(shop.leases.fleet) + "*"))
-    rebuild = Rebuild("main", shop.leases, shop.ports, "r")
+    client.delete(*client.keys(prefix(harness.leases.fleet) + "*"))
+    rebuild = Rebuild("main", harness.leases, harness.ports, "r")
     while (progress := rebuild.step()) is not Progress.OPEN:
         assert progress is not Progress.BUSY_ELSEWHERE
         if progress is Progress.LISTENING:
-            worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
+            worker.completion.keeper.step(harness.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     worker.watch()
-    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: harness.leases.slots("gpu-1")[0].state == "free")
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])
-def test_an_end_whose_result_can_not_be_stored_ends_the_job_as_failed(shop, monkeypatch, at_most_once):
+def test_an_end_whose_result_can_not_be_stored_ends_the_job_as_failed(harness, monkeypatch, at_most_once):
     ModelConfig.objects.filter(name="m").update(at_most_once=at_most_once)
-    job = shop.submit({"seconds": 0.01})
-    worker = shop.worker()
+    job = harness.submit({"seconds": 0.01})
+    worker = harness.worker()
     real = transitions.end_attempt
 
     def refuse(end):
@@ -136,32 +136,32 @@ def test_an_end_whose_result_can_not_be_stored_ends_the_job_as_failed(shop, monk
         assert (job.state, job.error_code) == (JobState.FAILED, "lost_at_most_once")
 
 
-@pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
-def test_a_pushed_failure_that_can_not_be_stored(shop):
+@pytest.mark.parametrize("harness", [{"mode": "async"}], indirect=True)
+def test_a_pushed_failure_that_can_not_be_stored(harness):
     if connection.vendor == "postgresql":
         pytest.skip("jsonb refuses such a text at the door already")
     import json
 
     from jobs.execution.pushed_results import accept_push
 
-    job = shop.submit({"seconds": 30})
-    worker = shop.worker()
-    shop.work(worker)
+    job = harness.submit({"seconds": 30})
+    worker = harness.worker()
+    harness.work(worker)
     wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     attempt = Attempt.objects.get(job=job)
     body = json.loads('{"status": "failed", "error": "\\ud800"}')
-    accept_push(job.id, attempt.id, body, 40, ports=shop.ports)
+    accept_push(job.id, attempt.id, body, 40, ports=harness.ports)
     worker.nudge([job.id])
     wait_for(lambda: state(job) != JobState.RUNNING)
 
 
-def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
-    job = shop.submit({"seconds": 0.01})
-    lossy = LossyLeases(shop.leases, "claim")
-    worker = shop.worker(leases=lambda _fleet: lossy)
+def test_a_claim_whose_reply_was_lost_costs_no_try(harness):
+    job = harness.submit({"seconds": 0.01})
+    lossy = LossyLeases(harness.leases, "claim")
+    worker = harness.worker(leases=lambda _fleet: lossy)
     worker.work("m")
     assert lossy.lost == 1
-    assert shop.leases.slots("gpu-1")[0].state == "leased"
+    assert harness.leases.slots("gpu-1")[0].state == "leased"
 
     worker.watch()
     worker.work("m")  # repeats the claim under the attempt id whose answer was lost
@@ -171,27 +171,27 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
     assert not QuarantinedSlot.objects.filter(freed_at=None).exists()
 
 
-@pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
-def test_every_claim_whose_reply_was_lost_is_given_back(shop):
+@pytest.mark.parametrize("harness", [{"slots": 2}], indirect=True)
+def test_every_claim_whose_reply_was_lost_is_given_back(harness):
     """Several threads claim while Redis is stopped; it executes all their requests when it continues."""
-    jobs = [shop.submit({"seconds": 0.01}) for _ in range(2)]
+    jobs = [harness.submit({"seconds": 0.01}) for _ in range(2)]
 
     class AllLost(LossyLeases):
         def claim(self, *a, **k):
             self._leases.claim(*a, **k)
             raise LeasingUnavailable("Redis does not answer: timeout")
 
-    lost = AllLost(shop.leases, "claim")
-    worker = shop.worker(leases=lambda _fleet: lost)
+    lost = AllLost(harness.leases, "claim")
+    worker = harness.worker(leases=lambda _fleet: lost)
     for _ in jobs:
         worker.work("m")
-    assert [slot.state for slot in shop.leases.slots("gpu-1")] == ["leased", "leased"]
+    assert [slot.state for slot in harness.leases.slots("gpu-1")] == ["leased", "leased"]
     worker.watch()
-    assert {slot.state for slot in shop.leases.slots("gpu-1")} == {"free"}
+    assert {slot.state for slot in harness.leases.slots("gpu-1")} == {"free"}
 
 
-def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
-    job = shop.submit({"seconds": 0.01})
+def test_a_claim_that_is_carried_out_late_is_given_back_too(harness):
+    job = harness.submit({"seconds": 0.01})
     held_back = []
 
     class HeldBack(LossyLeases):
@@ -199,37 +199,37 @@ def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
             held_back.append((a, k))
             raise LeasingUnavailable("Redis does not answer: timeout")
 
-    worker = shop.worker(leases=lambda _fleet: HeldBack(shop.leases, "claim"))
+    worker = harness.worker(leases=lambda _fleet: HeldBack(harness.leases, "claim"))
     worker.work("m")
     worker.watch()  # no lease is granted yet
     (a, k) = held_back[0]
-    assert shop.leases.claim(*a, **k).job_id == job.id
+    assert harness.leases.claim(*a, **k).job_id == job.id
     worker.watch()
-    assert shop.leases.slots("gpu-1")[0].state == "free"
-    assert shop.leases.has_tickets("m", [job.ticket]) == [True]
+    assert harness.leases.slots("gpu-1")[0].state == "free"
+    assert harness.leases.has_tickets("m", [job.ticket]) == [True]
 
 
-def test_an_unreadable_secret_is_the_server_s_fault_and_not_the_jobs(shop):
+def test_an_unreadable_secret_is_the_server_s_fault_and_not_the_jobs(harness):
     from gpus.models import Server
 
     Server.objects.filter(name="gpu-1").update(headers_encrypted="garbage")
-    shop.submit({"seconds": 0.01})
-    worker = shop.worker()
+    harness.submit({"seconds": 0.01})
+    worker = harness.worker()
     escaped = hidden(lambda: worker.work("m"))
     assert escaped is None
-    assert shop.leases.slots("gpu-1")[0].state == "free"
+    assert harness.leases.slots("gpu-1")[0].state == "free"
 
 
-def test_a_real_gpu_job_is_one_task(shop, settings):
+def test_a_real_gpu_job_is_one_task(harness, settings):
     settings.DISPATCHER = dc_replace(settings.DISPATCHER, hand_back_seconds=0.2)
-    [shop.submit({"seconds": 0.5}) for _ in range(3)]
-    worker = shop.worker()
+    [harness.submit({"seconds": 0.5}) for _ in range(3)]
+    worker = harness.worker()
     assert len(worker.work("m")) == 1
 
 
-def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
-    shop.submit({"seconds": 600})
-    worker = shop.worker()
+def test_a_run_that_begins_after_the_interrupt_is_interrupted(harness):
+    harness.submit({"seconds": 600})
+    worker = harness.worker()
     claimed = worker.claims.claim_next("main", "m", None)
     worker.interrupt()
     began = time.monotonic()

@@ -9,8 +9,8 @@ import pytest
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
 from jobs.operations.tenants import change_rules
-from tests.support.shop import Shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,15 +23,15 @@ def done(jobs: list[Job]) -> bool:
     return all(state(job) == JobState.COMPLETED for job in jobs)
 
 
-@pytest.mark.parametrize("shop", [{"slots": 4}], indirect=True)
-def test_jobs_of_a_limited_tenant_run_one_after_the_other_beside_all_others(shop: Shop) -> None:
+@pytest.mark.parametrize("harness", [{"slots": 4}], indirect=True)
+def test_jobs_of_a_limited_tenant_run_one_after_the_other_beside_all_others(harness: WorkerHarness) -> None:
     limited, other = tenant("limited"), tenant("other")
-    change_rules("limited", {"max_running": 1}, by="user:ada", ports=shop.ports)
-    few = [shop.submit({"seconds": 0.2}, tenant=limited) for _ in range(4)]
-    many = [shop.submit({"seconds": 0.2}, tenant=other) for _ in range(4)]
-    worker = shop.worker()
+    change_rules("limited", {"max_running": 1}, by="user:ada", ports=harness.ports)
+    few = [harness.submit({"seconds": 0.2}, tenant=limited) for _ in range(4)]
+    many = [harness.submit({"seconds": 0.2}, tenant=other) for _ in range(4)]
+    worker = harness.worker()
     for _ in range(4):
-        shop.work(worker)
+        harness.work(worker)
     wait_for(lambda: done(many))
     while not done(few):  # a thread hands back when it has worked for long: the wake is the test's
         worker.work("m")
@@ -43,16 +43,16 @@ def test_jobs_of_a_limited_tenant_run_one_after_the_other_beside_all_others(shop
     assert min(run.started_at for run in others) < last_of_few
 
 
-@pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
-def test_lifting_a_limit_sends_wakes_for_waiting_jobs(shop: Shop) -> None:
+@pytest.mark.parametrize("harness", [{"slots": 2}], indirect=True)
+def test_lifting_a_limit_sends_wakes_for_waiting_jobs(harness: WorkerHarness) -> None:
     limited = tenant("limited")
-    change_rules("limited", {"max_running": 1}, by="user:ada", ports=shop.ports)
-    jobs = [shop.submit({"seconds": 30.0}, tenant=limited) for _ in range(2)]
-    worker = shop.worker()
-    shop.work(worker)
+    change_rules("limited", {"max_running": 1}, by="user:ada", ports=harness.ports)
+    jobs = [harness.submit({"seconds": 30.0}, tenant=limited) for _ in range(2)]
+    worker = harness.worker()
+    harness.work(worker)
     wait_for(lambda: state(jobs[0]) == JobState.RUNNING)
     assert worker.work("m") == []
-    done_now = change_rules("limited", {"max_running": None}, by="user:ada", ports=shop.ports)
+    done_now = change_rules("limited", {"max_running": None}, by="user:ada", ports=harness.ports)
     assert [(wake.pool, wake.count) for wake in done_now.wakes] == [("m", 1)]
-    shop.work(worker)
+    harness.work(worker)
     wait_for(lambda: state(jobs[1]) == JobState.RUNNING)

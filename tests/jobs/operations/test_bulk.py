@@ -25,7 +25,7 @@ from jobs.reports.retried import jobs_of_entries
 from jobs.transitions import End
 from tests.support.factories import make_job, make_running, make_tenant
 from tests.support.fake_leases import FakeLeases
-from tests.support.fakes import START, Told, make_ports
+from tests.support.fakes import START, PortCalls, make_ports
 
 pytestmark = pytest.mark.django_db
 
@@ -105,12 +105,12 @@ def test_waiting_jobs_are_cancelled_and_running_ones_get_a_cancel_request():
     waiting, running, letter = make_job(), make_job(), make_dead_letter()
     other = make_job("flux")
     make_running(running)
-    told = Told()
-    done = cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports(told=told))
+    calls = PortCalls()
+    done = cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports(calls=calls))
     assert done == BulkOutcome(2, 0, 0)
     assert states([waiting, running, letter, other]) == ["cancelled", "running", "failed", "queued"]
     assert Job.objects.get(id=running.id).cancel_requested_at is not None
-    assert sorted(told.announced) == sorted([waiting.id, running.id])
+    assert sorted(calls.announced) == sorted([waiting.id, running.id])
     assert cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports()) == BulkOutcome(0, 0, 0)
 
 
@@ -135,13 +135,13 @@ def test_waiting_jobs_are_cancelled_before_running_ones():
 
 
 def test_dead_letters_are_retried_each_once():
-    jobs, told = [make_dead_letter() for _ in range(3)], Told()
+    jobs, calls = [make_dead_letter() for _ in range(3)], PortCalls()
     waiting = make_job()
-    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(told=told)) == BulkOutcome(3, 0, 0)
-    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(told=told)) == BulkOutcome(0, 0, 0)
+    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(calls=calls)) == BulkOutcome(3, 0, 0)
+    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(calls=calls)) == BulkOutcome(0, 0, 0)
     assert {Job.objects.get(id=job.id).round for job in jobs} == {2}
     assert Job.objects.get(id=waiting.id).round == 1
-    assert sorted(told.announced) == sorted(job.id for job in jobs)
+    assert sorted(calls.announced) == sorted(job.id for job in jobs)
 
 
 def test_dead_letters_are_dismissed_each_once():

@@ -11,7 +11,7 @@ from jobs.reports.jobs import JobFilter
 from jobs.sweeps import cancelling
 from tests.jobs.execution.by_hand import Hands
 from tests.jobs.execution.prefetch_by_hand import hands, run_first, tries
-from tests.support.shop import state
+from tests.support.worker_harness import state
 
 __all__ = ["hands"]
 

@@ -15,7 +15,7 @@ from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from tests.jobs.execution.by_hand import Hands
 from tests.jobs.execution.prefetch_by_hand import hands, run_first, tries
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
-from tests.support.shop import state
+from tests.support.worker_harness import state
 
 __all__ = ["hands"]
 

@@ -13,7 +13,7 @@ from jobs.models import Job
 from jobs.operations.jobs import CancelOutcome, cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.transitions import End
 from tests.support.factories import make_job, make_running
-from tests.support.fakes import START, Told, make_ports
+from tests.support.fakes import START, PortCalls, make_ports
 
 pytestmark = pytest.mark.django_db
 
@@ -29,12 +29,12 @@ def make_dead_letter() -> Job:
 
 
 def test_a_waiting_job_is_cancelled_at_once_even_without_redis():
-    job, told = make_job(callback_url="http://example.com/h"), Told()
-    assert cancel_job(job.id, ports=make_ports(told=told)) is CancelOutcome.CANCELLED
+    job, calls = make_job(callback_url="http://example.com/h"), PortCalls()
+    assert cancel_job(job.id, ports=make_ports(calls=calls)) is CancelOutcome.CANCELLED
     job.refresh_from_db()
     assert (job.state, job.error_code) == (JobState.CANCELLED, "cancelled")
-    assert told.announced == [job.id]
-    assert len(told.callbacks) == 1
+    assert calls.announced == [job.id]
+    assert len(calls.callbacks) == 1
 
 
 def test_cancelling_twice_answers_the_same():

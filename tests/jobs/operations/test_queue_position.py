@@ -17,16 +17,16 @@ from jobs.operations.jobs import cancel_job
 from jobs.operations.queue_position import change_priority, run_next
 from tests.jobs.execution.by_hand import by_hand, order_of
 from tests.support.factories import make_job, make_running
-from tests.support.fakes import AbsentLeases, Told, make_ports
-from tests.support.shop import state
+from tests.support.fakes import AbsentLeases, PortCalls, make_ports
+from tests.support.worker_harness import state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BY = "user:boss"
 
 
-def test_a_job_with_a_new_priority_goes_before_lower_ones(shop):
-    hands = by_hand(shop)
+def test_a_job_with_a_new_priority_goes_before_lower_ones(harness):
+    hands = by_hand(harness)
     first, second = hands.submit(), hands.submit()
     moved = change_priority(second.id, 1, by=BY, ports=hands.worker.ports)
     assert (moved.priority, moved.place_us) == (1, second.place_us)
@@ -35,8 +35,8 @@ def test_a_job_with_a_new_priority_goes_before_lower_ones(shop):
     assert [state(job) for job in (first, second)] == [JobState.COMPLETED] * 2
 
 
-def test_a_move_is_in_the_row_the_events_and_the_audit(shop):
-    hands = by_hand(shop)
+def test_a_move_is_in_the_row_the_events_and_the_audit(harness):
+    hands = by_hand(harness)
     job = hands.submit()
     change_priority(job.id, 9, by=BY, ports=hands.worker.ports)
     assert Job.objects.get(id=job.id).priority == 9
@@ -47,8 +47,8 @@ def test_a_move_is_in_the_row_the_events_and_the_audit(shop):
     assert entry.detail == {"priority": 9, "before": 5}
 
 
-def test_the_same_priority_again_changes_nothing(shop):
-    hands = by_hand(shop)
+def test_the_same_priority_again_changes_nothing(harness):
+    hands = by_hand(harness)
     job = hands.submit()
     change_priority(job.id, 5, by=BY, ports=hands.worker.ports)
     assert hands.leases.named("remove") == []
@@ -61,8 +61,8 @@ def test_a_priority_is_one_to_nine(priority):
         change_priority(make_job().id, priority, by=BY, ports=make_ports())
 
 
-def test_run_next_goes_before_all_others_of_its_pool(shop):
-    hands = by_hand(shop)
+def test_run_next_goes_before_all_others_of_its_pool(harness):
+    hands = by_hand(harness)
     urgent, normal, chosen = hands.submit(), hands.submit(), hands.submit()
     change_priority(urgent.id, 1, by=BY, ports=hands.worker.ports)
     moved = run_next(chosen.id, by=BY, ports=hands.worker.ports)
@@ -70,23 +70,23 @@ def test_run_next_goes_before_all_others_of_its_pool(shop):
     assert order_of(hands) == [chosen.id, urgent.id, normal.id]
 
 
-def test_of_two_run_next_jobs_the_later_request_goes_first(shop):
-    hands = by_hand(shop)
+def test_of_two_run_next_jobs_the_later_request_goes_first(harness):
+    hands = by_hand(harness)
     jobs = [hands.submit() for _ in range(3)]
     for job in jobs[1:]:
         run_next(job.id, by=BY, ports=hands.worker.ports)
     assert order_of(hands) == [jobs[2].id, jobs[1].id, jobs[0].id]
 
 
-def test_run_next_goes_before_a_job_between_two_attempts_too(shop):
-    hands = by_hand(shop)
+def test_run_next_goes_before_a_job_between_two_attempts_too(harness):
+    hands = by_hand(harness)
     retrying = make_retrying(hands)
     chosen = hands.submit()
     assert run_next(chosen.id, by=BY, ports=hands.worker.ports).place_us == retrying.place_us - 1
 
 
-def test_run_next_twice_moves_once(shop):
-    hands = by_hand(shop)
+def test_run_next_twice_moves_once(harness):
+    hands = by_hand(harness)
     hands.submit()
     job = hands.submit()
     run_next(job.id, by=BY, ports=hands.worker.ports)
@@ -95,17 +95,17 @@ def test_run_next_twice_moves_once(shop):
 
 
 @pytest.mark.parametrize("algorithm", list(QueueAlgorithm))
-def test_the_place_is_kept_over_a_rebuild_of_the_index(shop, algorithm):
+def test_the_place_is_kept_over_a_rebuild_of_the_index(harness, algorithm):
     """It is the row's; and in a FIFO pool it is the first of all."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     jobs = [hands.submit() for _ in range(3)]
     run_next(jobs[2].id, by=BY, ports=hands.worker.ports)
-    assert shop.leases.begin_rebuild("test")
-    assert shop.leases.wipe("test")
-    shop.leases.configure_pool(PoolSpec("m", algorithm))
-    shop.leases.configure_server(Server.objects.get().spec())
-    shop.leases.push("m", waiting_tickets("m")[0])
-    shop.leases.open_generation("test")
+    assert harness.leases.begin_rebuild("test")
+    assert harness.leases.wipe("test")
+    harness.leases.configure_pool(PoolSpec("m", algorithm))
+    harness.leases.configure_server(Server.objects.get().spec())
+    harness.leases.push("m", waiting_tickets("m")[0])
+    harness.leases.open_generation("test")
     assert order_of(hands) == [jobs[2].id, jobs[0].id, jobs[1].id]
 
 
@@ -123,9 +123,9 @@ def test_a_job_that_runs_or_is_over_is_refused(change):
 
 
 @pytest.mark.parametrize("has_ended", [False, True], ids=["leased", "settling"])
-def test_a_job_that_a_worker_holds_is_refused_whatever_its_row_says(shop, has_ended):
+def test_a_job_that_a_worker_holds_is_refused_whatever_its_row_says(harness, has_ended):
     """The claim came first: its start, or its start and end, are on their way to the database."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = hands.submit()
     hands.writer.at_once = False
     refused = []
@@ -165,12 +165,12 @@ def make_retrying(hands) -> Job:
 
 
 def test_a_retrying_job_is_moved_without_redis_and_has_its_new_place_when_it_is_due():
-    told = Told()
+    calls = PortCalls()
     job = make_job()
     Job.objects.filter(id=job.id).update(state=JobState.RETRYING)
-    change_priority(job.id, 2, by=BY, ports=make_ports(AbsentLeases(), told=told))
+    change_priority(job.id, 2, by=BY, ports=make_ports(AbsentLeases(), calls=calls))
     assert Job.objects.get(id=job.id).ticket.priority == 2
-    assert told.announced == [job.id]
+    assert calls.announced == [job.id]
 
 
 # -- races and crashes -------------------------------------------------------------------------------------

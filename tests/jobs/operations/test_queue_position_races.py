@@ -19,7 +19,7 @@ from jobs.sweeps import reconcile
 from tests.jobs.execution.by_hand import by_hand, order_of
 from tests.support.by_process import run_sweep
 from tests.support.factories import make_job
-from tests.support.shop import state
+from tests.support.worker_harness import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 BY = "user:boss"
 
 
-def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monkeypatch):
-    hands = by_hand(shop)
+def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(harness, monkeypatch):
+    hands = by_hand(harness)
     job = hands.submit()
     claims = []
     real = transitions.change_place
 
     def slowly(*given):
-        claims.append(shop.leases.claim("m", worker="other", attempt_id="a" * 26))
+        claims.append(harness.leases.claim("m", worker="other", attempt_id="a" * 26))
         return real(*given)
 
     monkeypatch.setattr(queue_position.transitions, "change_place", slowly)
@@ -43,9 +43,9 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
     assert order_of(hands) == [job.id]
 
 
-def test_a_row_that_changed_meanwhile_is_read_again(shop, monkeypatch):
+def test_a_row_that_changed_meanwhile_is_read_again(harness, monkeypatch):
     """Two operators at once: each change is atomic, and the later one wins."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = hands.submit()
     real, meanwhile = transitions.change_place, []
 
@@ -63,8 +63,8 @@ def test_a_row_that_changed_meanwhile_is_read_again(shop, monkeypatch):
     assert AuditEntry.objects.get().detail == {"priority": 1, "before": 9}
 
 
-def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch):
-    hands = by_hand(shop)
+def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(harness, monkeypatch):
+    hands = by_hand(harness)
     job = hands.submit()
     real = transitions.change_place
 
@@ -78,8 +78,8 @@ def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch
     assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
 
 
-def test_a_move_that_the_database_refuses_leaves_the_ticket_at_its_place(shop, monkeypatch):
-    hands = by_hand(shop)
+def test_a_move_that_the_database_refuses_leaves_the_ticket_at_its_place(harness, monkeypatch):
+    hands = by_hand(harness)
     job = hands.submit()
 
     def fail(*given):
@@ -88,12 +88,12 @@ def test_a_move_that_the_database_refuses_leaves_the_ticket_at_its_place(shop, m
     monkeypatch.setattr(queue_position.transitions, "change_place", fail)
     with pytest.raises(OperationalError):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
-    assert shop.leases.has_tickets("m", [job.ticket]) == [True]
+    assert harness.leases.has_tickets("m", [job.ticket]) == [True]
 
 
 @pytest.mark.parametrize("after", ["remove", "commit"])
-def test_the_reconciler_repairs_a_move_whose_process_died_in_between(shop, monkeypatch, after):
-    hands = by_hand(shop)
+def test_the_reconciler_repairs_a_move_whose_process_died_in_between(harness, monkeypatch, after):
+    hands = by_hand(harness)
     job = hands.submit()
 
     class Died(BaseException):
@@ -114,9 +114,9 @@ def test_the_reconciler_repairs_a_move_whose_process_died_in_between(shop, monke
     assert order_of(hands) == [job.id]
 
 
-def test_an_old_ticket_that_is_pushed_late_starts_nothing_twice(shop):
+def test_an_old_ticket_that_is_pushed_late_starts_nothing_twice(harness):
     """The reconciler, or a process that has kept the ticket, may push it under the old priority."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job, other = hands.submit(), hands.submit()
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     push_tickets("main", "m", [job.ticket], hands.worker.ports)
@@ -134,9 +134,9 @@ def test_a_change_applied_twice_changes_nothing_the_second_time():
     assert Event.objects.filter(job=job, type="moved_in_line").count() == 1
 
 
-def test_of_two_tickets_of_a_job_the_claimed_one_counts(shop):
+def test_of_two_tickets_of_a_job_the_claimed_one_counts(harness):
     """Its old ticket was leased, and the new one is still queued: the job counts as held."""
-    hands = by_hand(shop)
+    hands = by_hand(harness)
     job = hands.submit()
     hands.writer.at_once = False
     asked = []
@@ -156,8 +156,8 @@ def push_late(hands, job) -> None:
     hands.leases.instead["remove"] = lambda real, *given: True
 
 
-def test_a_lost_answer_of_redis_costs_no_ticket(shop):
-    hands = by_hand(shop)
+def test_a_lost_answer_of_redis_costs_no_ticket(harness):
+    hands = by_hand(harness)
     job = hands.submit()
 
     def refuse(real, *given):
@@ -171,8 +171,8 @@ def test_a_lost_answer_of_redis_costs_no_ticket(shop):
     assert order_of(hands) == [job.id]
 
 
-def test_a_lease_without_a_server_gives_the_ticket_back_at_once(shop):
-    hands = by_hand(shop)
+def test_a_lease_without_a_server_gives_the_ticket_back_at_once(harness):
+    hands = by_hand(harness)
     job = hands.submit()
     Server.objects.all().delete()
     hands.worker.work("m")

@@ -28,8 +28,8 @@ from tests.support.ports import free_port
 from tests.support.queue_world import QueueWorld
 from tests.support.servers.plain_server import PlainServer
 from tests.support.servers.raw_server import RawServer, Visit
-from tests.support.shop import Shop, plain_shop, state
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness, plain_server_harness, state
 
 
 @pytest.fixture(autouse=True)
@@ -47,19 +47,19 @@ def plain(tmp_path: Path) -> Iterator[PlainServer]:
 
 
 @pytest.fixture
-def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
-    with plain_shop(valkey.url, fleet, plain) as shop:
-        yield shop
+def harness(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[WorkerHarness]:
+    with plain_server_harness(valkey.url, fleet, plain) as harness:
+        yield harness
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_plain_server_stays_healthy_during_a_run(shop: Shop, plain: PlainServer) -> None:
-    run_sweep("lock_sync", shop.ports)
+def test_a_plain_server_stays_healthy_during_a_run(harness: WorkerHarness, plain: PlainServer) -> None:
+    run_sweep("lock_sync", harness.ports)
     assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
-    job = shop.submit({"gate": "a"})
-    shop.work(shop.worker())
+    job = harness.submit({"gate": "a"})
+    harness.work(harness.worker())
     wait_for(lambda: plain.began() == 1 and state(job) == "running")
-    count = run_sweep("lock_sync", shop.ports)
+    count = run_sweep("lock_sync", harness.ports)
     server = Server.objects.get()
     assert probe(server).timed_out, "the server does not answer"
     assert (count.looked, count.failed, count.notes) == (1, 0, ())

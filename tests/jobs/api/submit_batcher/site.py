@@ -55,7 +55,7 @@ class Ask:
 
 
 @dataclass
-class Told:
+class Response:
     """One response."""
 
     status: int = 0
@@ -94,19 +94,19 @@ class Site:
             ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None)
         )
 
-    def ask(self, key: str, *asks: Ask) -> list[Told]:
+    def ask(self, key: str, *asks: Ask) -> list[Response]:
         """Send all requests concurrently."""
         return asyncio.run(self._all([(key, ask) for ask in asks]))
 
-    def ask_as(self, *asks: tuple[str, Ask]) -> list[Told]:
+    def ask_as(self, *asks: tuple[str, Ask]) -> list[Response]:
         """Send (key, request) pairs concurrently."""
         return asyncio.run(self._all(asks))
 
-    def ask_in_turn(self, key: str, *waves: Sequence[Ask], then: Callable[[], Any]) -> list[Told]:
+    def ask_in_turn(self, key: str, *waves: Sequence[Ask], then: Callable[[], Any]) -> list[Response]:
         """Send each wave after the responses to the previous one, call `then` after the last, and wait for
         the batch handlers."""
 
-        async def all_waves() -> list[Told]:
+        async def all_waves() -> list[Response]:
             result = [one for wave in waves for one in await self._all([(key, ask) for ask in wave])]
             then()
             while self.batcher is not None and self.batcher._busy:
@@ -120,11 +120,11 @@ class Site:
         if self.batcher is not None:
             self.batcher.close()
 
-    async def _all(self, asks: Sequence[tuple[str, Ask]]) -> list[Told]:
+    async def _all(self, asks: Sequence[tuple[str, Ask]]) -> list[Response]:
         return await asyncio.gather(*(self._one(key, ask) for key, ask in asks))
 
-    async def _one(self, key: str, ask: Ask) -> Told:
-        result, parts = Told(), [ask.raw()]
+    async def _one(self, key: str, ask: Ask) -> Response:
+        result, parts = Response(), [ask.raw()]
 
         async def receive() -> dict[str, Any]:
             if parts:

@@ -1,4 +1,4 @@
-"""Workflows on a shop: real jobs, and runs that are advanced when a test asks for it."""
+"""Workflow runs on a worker harness: real jobs, and runs that are advanced when a test says so."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.factories import make_tenant
-from tests.support.shop import Shop
 from tests.support.waiting import wait_for
+from tests.support.worker_harness import WorkerHarness
 from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
@@ -17,19 +17,20 @@ from workflows.models import Run, Version, Workflow
 from workflows.tasks import advance_now
 
 
-class Theatre:
-    """Workflows of a tenant on a shop's fleet; hints advance runs in this thread, when asked to."""
+class WorkflowHarness:
+    """Workflows of a tenant on the fleet of a worker harness. Hints advance runs in this thread, when a test
+    says so."""
 
-    def __init__(self, shop: Shop) -> None:
-        self.shop = shop
+    def __init__(self, worker_harness: WorkerHarness) -> None:
+        self.worker_harness = worker_harness
         self.woken: list[str] = []
         self.keeps_laws = True
         """False: the test plants violations."""
-        self.ports = replace(shop.ports, wake_followers=self.woken.extend, retryable=retryable)
+        self.ports = replace(worker_harness.ports, wake_followers=self.woken.extend, retryable=retryable)
         self.advancer = Advancer(self.ports)
         self.tenant = make_tenant()
-        shop.ports = self.ports
-        self.worker = shop.worker()
+        worker_harness.ports = self.ports
+        self.worker = worker_harness.worker()
 
     def start(self, definition: dict[str, Any], inputs: Any = None, **more: Any) -> Run:
         self.put("w", definition)
@@ -67,7 +68,7 @@ class Theatre:
 
 
 def model(**more: Any) -> dict[str, Any]:
-    """A node of the shop's model."""
+    """A node of the worker harness's model."""
     return {"model": "m", "payload": {"seconds": 0.001, **more.pop("payload", {})}, **more}
 
 

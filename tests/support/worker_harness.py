@@ -1,4 +1,4 @@
-"""A fleet with one model on one real GPU server, workers made on demand, and signs to wait for."""
+"""A test harness of GPU workers: one model on one GPU server, and workers that a test starts."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Job
 from jobs.ports import Ports
 from tests.support.factories import make_job, make_model, make_server
-from tests.support.fakes import Told, make_ports
+from tests.support.fakes import PortCalls, make_ports
 from tests.support.servers.plain_server import PlainServer
 
 
 @dataclass
-class Shop:
-    """A fleet with one model on one node, and workers made on demand."""
+class WorkerHarness:
+    """A fleet with one model on one node, and the workers that a test starts."""
 
     leases: RedisLeases
     ports: Ports
     node: Any
-    told: Told
+    calls: PortCalls
     workers: list[GpuWorker]
 
     def worker(self, **parts: Any) -> GpuWorker:
-        """parts: ports in place of the shop's."""
+        """parts: ports in place of the harness's."""
         worker = GpuWorker(replace(self.ports, **parts))
         worker.start()
         self.workers.append(worker)
         return worker
 
     def close(self) -> None:
-        """Its node is whoever's who started it."""
+        """Stop the workers. The node is closed by the fixture that started it."""
         for worker in self.workers:
             worker.interrupt()
             worker.stop(30)
@@ -61,12 +61,12 @@ def state(job: Job) -> str:
     return Job.objects.values_list("state", flat=True).get(id=job.id)
 
 
-def open_shop(
+def make_harness(
     redis_url: str, fleet: str, model: ModelConfig, endpoint: str, *, slots: int = 1, node: Node | None = None
-) -> Shop:
+) -> WorkerHarness:
     """The model on one server, `gpu-1`, in an index that is whole."""
     server = make_server("gpu-1", model=model, endpoint=endpoint, slots=slots)
-    told = Told()
+    calls = PortCalls()
     leases = RedisLeases(redis.Redis.from_url(redis_url), fleet)
     assert leases.begin_rebuild("test")
     while not leases.wipe("test"):
@@ -74,14 +74,16 @@ def open_shop(
     leases.open_generation("test")
     leases.configure_pool(model.pool.spec)
     leases.configure_server(server.spec())
-    return Shop(leases, make_ports(leases, clock=SystemClock(), told=told), node, told, [])
+    return WorkerHarness(leases, make_ports(leases, clock=SystemClock(), calls=calls), node, calls, [])
 
 
 @contextmanager
-def plain_shop(redis_url: str, fleet: str, plain: PlainServer, *, slots: int = 1) -> Iterator[Shop]:
+def plain_server_harness(
+    redis_url: str, fleet: str, plain: PlainServer, *, slots: int = 1
+) -> Iterator[WorkerHarness]:
     """On a plain server whose runs wait at the gate `a`, which is open in the end."""
     model = make_model("m", max_run_seconds=300.0)
-    shop = open_shop(redis_url, fleet, model, f"{plain.url}/run", slots=slots)
-    yield shop
+    harness = make_harness(redis_url, fleet, model, f"{plain.url}/run", slots=slots)
+    yield harness
     plain.open("a")
-    shop.close()
+    harness.close()
