@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dispatcher_project.cli.doctor.parts import LATE_PERIODS, LATE_SECONDS
 from dispatcher_project.supervisor.data_folder import ROOT
 from jobs import ports
 from jobs.api.metrics import DispatcherCollector
@@ -61,6 +62,12 @@ def test_an_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], served: dict[s
     labels = check(rule["expr"], served)
     for text in rule["annotations"].values():
         assert set(_TEMPLATED.findall(text)) <= labels
+
+
+def test_a_sweep_is_stuck_for_the_alert_when_it_is_late_for_doctor() -> None:
+    (stuck,) = (rule["expr"] for rule in RULES if rule["alert"] == "DispatcherSweepStuck")
+    late = f"{LATE_PERIODS} * dispatcher_sweep_period_seconds + {LATE_SECONDS:g}"
+    assert stuck == f"dispatcher_sweep_age_seconds > {late}"
 
 
 def test_alerts_are_named_once() -> None:

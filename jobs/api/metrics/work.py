@@ -19,6 +19,7 @@ from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED, waiting_by_model_and_tenant
 from jobs.reports.rollups import BOUNDS_SECONDS, EVER, Sums
 from jobs.sweeps.base import sweep_ages
+from jobs.sweeps.registry import Sweeps
 
 MAX_DEAD_LETTERS = 10_000
 """Only so many, the newest, are counted."""
@@ -186,14 +187,19 @@ def _sweeps(now: datetime) -> Iterator[Metric]:
         "Seconds since each sweep last completed; `tick` is the last tick of beat.",
         labels=["sweep"],
     )
+    periods = GaugeMetricFamily(
+        "dispatcher_sweep_period_seconds", "How often each sweep runs.", labels=["sweep"]
+    )
     repairs = CounterMetricFamily(
         "dispatcher_sweep_repairs", "Repairs of each sweep, in its own unit.", labels=["sweep"]
     )
     for name, seconds in sorted(sweep_ages(now).items()):
         ages.add_metric([name], seconds)
+    for name, entry in sorted(Sweeps().entries().items()):
+        periods.add_metric([name], entry.period_seconds)
     for _, name, count in counters.read(counters.Name.SWEEP_REPAIRS):
         repairs.add_metric([name], count)
-    yield from (ages, repairs)
+    yield from (ages, periods, repairs)
 
 
 def _callbacks(now: datetime) -> Iterator[Metric]:

@@ -147,6 +147,7 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     assert found['dispatcher_server_slots{desired="on",pool="zimg",server="gpu-1"}'] == 1
     assert found['dispatcher_paused{kind="tenant",name=""}'] == 1
     assert 600 <= found['dispatcher_sweep_age_seconds{sweep="fill"}'] < 660
+    assert found['dispatcher_sweep_period_seconds{sweep="retention"}'] == 3600
     assert found['dispatcher_sweep_repairs_total{sweep="fill"}'] == 7
     assert found["dispatcher_results_refused_total"] == 2
     assert found['dispatcher_pushes_refused_total{code="attempt_over"}'] == 3
