@@ -120,12 +120,12 @@ class System:
             worker.start()
             self.workers.append(worker)
 
-    def fill_line(self, told: Callable[[int], None] = lambda submitted: None) -> None:
+    def fill_line(self, on_progress: Callable[[int], None] = lambda submitted: None) -> None:
         """Submit the initial queue, all of it from floods."""
         senders = itertools.cycle(self.load.floods)
         while (missing := self.size.waiting - self.waiting) > 0:
             self.submit(next(senders), min(BATCH, missing))
-            told(self._submitted)
+            on_progress(self._submitted)
 
     def open(self) -> None:
         """From now on jobs come at random, and floods keep the queue at its length."""

@@ -83,10 +83,10 @@ def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
     )
     chance = random.Random(2)
     tenants = sorted({job.tenant_id for job in jobs})
-    told: list[Any] = []
+    explanations: list[Any] = []
     found: dict[str, float] = {}
     for what, ask in (
-        ("explain", lambda: told.append(explain_job(chance.choice(jobs), ports))),
+        ("explain", lambda: explanations.append(explain_job(chance.choice(jobs), ports))),
         (
             "estimate",
             lambda: estimate_job(f"model-{chance.randrange(MODELS)}", chance.choice(tenants), 5, ports),
@@ -101,9 +101,9 @@ def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
         spent.sort()
         p50, found[what], p99 = (spent[int(len(spent) * share)] for share in (0.5, 0.95, 0.99))
         print(f"{what:<14} p50 {p50:6.2f} ms   p95 {found[what]:6.2f} ms   p99 {p99:6.2f} ms", flush=True)
-    right = sum(one.reasons[0].code in expected(one.position) for one in told)
-    print(f"first reason  {right / len(told):.1%} right, as in {told[0]}")
-    return found, right / len(told)
+    right = sum(one.reasons[0].code in expected(one.position) for one in explanations)
+    print(f"first reason  {right / len(explanations):.1%} right, as in {explanations[0]}")
+    return found, right / len(explanations)
 
 
 def expected(position: int | None) -> tuple[str, ...]:

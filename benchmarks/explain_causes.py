@@ -54,13 +54,13 @@ def measure(url: str, cases: int) -> dict[str, int]:
     client = connect(url)
     found: dict[str, int] = {}
     for cause, (code, inject) in CAUSES.items():
-        told = []
+        codes = []
         for seed in range(cases):
             scene = Scene(client, seed)
-            told.append(first_reason(scene, inject).code)
+            codes.append(first_reason(scene, inject).code)
             scene.forget()
-        found[cause] = told.count(code)
-        others = sorted({one for one in told if one != code})
+        found[cause] = codes.count(code)
+        others = sorted({one for one in codes if one != code})
         print(f"{cause:<20}{found[cause] / cases:>7.0%}  {', '.join(others)}".rstrip(), flush=True)
     return found
 

@@ -27,10 +27,10 @@ function call(body) {
         headers: { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(text) },
       },
       (answer) => {
-        let told = "";
-        answer.on("data", (piece) => (told += piece));
+        let body = "";
+        answer.on("data", (piece) => (body += piece));
         answer.on("end", () =>
-          answer.statusCode === 200 && JSON.parse(told).status === "success"
+          answer.statusCode === 200 && JSON.parse(body).status === "success"
             ? resolve()
             : reject(new Error(`the GPU server answered ${answer.statusCode}`)),
         );

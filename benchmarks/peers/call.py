@@ -47,8 +47,8 @@ def call(job: int, seconds: float) -> None:
         "POST", "/run", json.dumps({"job": job, "seconds": seconds}), {"Content-Type": "application/json"}
     )
     answer = connection.getresponse()
-    told = json.loads(answer.read())
-    if answer.status != 200 or told["status"] != "success":
+    body = json.loads(answer.read())
+    if answer.status != 200 or body["status"] != "success":
         raise RuntimeError(f"the GPU server answered {answer.status}")
 
 
@@ -56,8 +56,8 @@ async def call_async(session: Any, job: int, seconds: float) -> None:
     """Run one job. session: aiohttp's. Raises its errors, and RuntimeError for an answer that is no
     success."""
     async with session.post(f"{GPU}/run", json={"job": job, "seconds": seconds}) as answer:
-        told = await answer.json()
-        if answer.status != 200 or told["status"] != "success":
+        body = await answer.json()
+        if answer.status != 200 or body["status"] != "success":
             raise RuntimeError(f"the GPU server answered {answer.status}")
 
 

@@ -117,17 +117,17 @@ def _redis(ours: Dispatcher) -> Counters:
     import redis
 
     with redis.Redis.from_url(ours.system.redis_url) as client:
-        told: Any = client.info("everything")
-    commands = {name: one for name, one in told.items() if name.startswith("cmdstat_")}
+        info: Any = client.info("everything")
+    commands = {name: one for name, one in info.items() if name.startswith("cmdstat_")}
     # a script's time includes that of its commands: the times must not be added up
     scripts = [one for name, one in commands.items() if name.removeprefix("cmdstat_") in _SCRIPTS]
     return {
-        "redis round trips": float(told["total_reads_processed"]),
+        "redis round trips": float(info["total_reads_processed"]),
         "redis commands, scripts' own too": float(sum(one["calls"] for one in commands.values())),
         "redis scripts": float(sum(one["calls"] for one in scripts)),
         "redis µs in scripts": float(sum(one["usec"] for one in scripts)),
-        "redis bytes in": float(told["total_net_input_bytes"]),
-        "redis bytes out": float(told["total_net_output_bytes"]),
+        "redis bytes in": float(info["total_net_input_bytes"]),
+        "redis bytes out": float(info["total_net_output_bytes"]),
     }
 
 

@@ -59,9 +59,9 @@ class Gpu:
     def log(self) -> tuple[list[Run], int, list[tuple[str, float]]]:
         """Return the runs that ended, the number of requests while all slots were busy, and (job id, time) of
         callbacks."""
-        told = self._child.ask(do="log")
-        runs = [Run(*line) for line in told["runs"] if line[2]]
-        return runs, told["refused"], [(job, at) for job, at in told["callbacks"]]
+        log = self._child.ask(do="log")
+        runs = [Run(*line) for line in log["runs"] if line[2]]
+        return runs, log["refused"], [(job, at) for job, at in log["callbacks"]]
 
     def stop(self) -> None:
         self._child.stop()

@@ -145,8 +145,8 @@ def _run(command: Sequence[str]) -> str:
 def _why_no_node() -> str:
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "needs Node.js (node and npm), which this machine does not have"
-    told = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout
-    major = told.strip().lstrip("v").partition(".")[0]
+    output = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout
+    major = output.strip().lstrip("v").partition(".")[0]
     if not major.isdigit() or int(major) < NODE_MIN:
-        return f"needs Node.js {NODE_MIN} or newer, not {told.strip() or 'this one'}"
+        return f"needs Node.js {NODE_MIN} or newer, not {output.strip() or 'this one'}"
     return ""

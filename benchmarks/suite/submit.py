@@ -181,21 +181,21 @@ def _closed(load: Child, target: Target, way: str, seconds: float) -> dict[str, 
 
 
 def _open(load: Child, target: Target, rate: float, seconds: float) -> dict[str, Any]:
-    told = load.ask(**target.order("open", seconds, rate=rate))
-    late = percentiles(one * 1000 for one in told["late"])
-    return {"rate": round(rate, 1), **_figures(told, 1), "late_p99_ms": late["p99"]}
+    measured = load.ask(**target.order("open", seconds, rate=rate))
+    late = percentiles(one * 1000 for one in measured["late"])
+    return {"rate": round(rate, 1), **_figures(measured, 1), "late_p99_ms": late["p99"]}
 
 
-def _figures(told: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    took = percentiles(one * 1000 for one in told["took"])
-    per_second = len(told["took"]) / told["seconds"]
+def _figures(measured: Mapping[str, Any], jobs: int) -> dict[str, Any]:
+    took = percentiles(one * 1000 for one in measured["took"])
+    per_second = len(measured["took"]) / measured["seconds"]
     return {
         "requests_per_second": round(per_second, 1),
         "jobs_per_second": round(per_second * jobs, 1),
         "p50_ms": took["p50"],
         "p99_ms": took["p99"],
         "answered": took["count"],
-        "other": told["other"],
+        "other": measured["other"],
     }
 
 

@@ -64,8 +64,8 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_fol
         events = Event.objects.filter(job_id=job_id)
         events.filter(type="partial").update(data={"output_hidden": True})
         events.filter(type="log").update(data={"lines": []})
-        told = Q(data__has_key="error") | Q(data__has_key="text")
-        for event in events.filter(told).iterator():
+        texts = Q(data__has_key="error") | Q(data__has_key="text")
+        for event in events.filter(texts).iterator():
             event.data = _without_texts(event.data)
             event.save(update_fields=["data"])
         for callback in Callback.objects.filter(job_id=job_id).iterator():

@@ -41,9 +41,9 @@ FILM = {
                    "needs": ["pick"]},
         "bad": {"timer": {"seconds": {"$ref": "brief.nothing"}}},
         "film": {"timer": {"seconds": 3600}, "needs": ["frames", "bad"], "needs_rule": "all_done"},
-        "told": {"timer": {"seconds": 0}},
+        "notify": {"timer": {"seconds": 0}},
     },
-    "on_failure": {"running": "finish", "node": "told"},
+    "on_failure": {"running": "finish", "node": "notify"},
 }  # fmt: skip
 
 

@@ -344,12 +344,12 @@ def test_a_version_shows_what_it_changed(boss: Client) -> None:
 def test_the_graph_has_each_node_of_the_definition_once() -> None:
     spec = {
         "nodes": {"b": {"timer": {"seconds": 1}, "needs": ["a"]}, "a": {"timer": {"seconds": 1}}},
-        "on_failure": {"node": "told", "running": "finish"},
+        "on_failure": {"node": "notify", "running": "finish"},
     }
-    spec["nodes"]["told"] = {"timer": {"seconds": 1}}
-    run = make_run(spec, a="completed", b="running", told="pending")
+    spec["nodes"]["notify"] = {"timer": {"seconds": 1}}
+    run = make_run(spec, a="completed", b="running", notify="pending")
     graph = graph_of(run, plan_of(run))
-    assert [node.key for node in graph.nodes] == ["a", "b", "told"]
+    assert [node.key for node in graph.nodes] == ["a", "b", "notify"]
     assert graph.edges == [(0, 1)]
     assert [node.state for node in graph.nodes] == [NodeState.COMPLETED, NodeState.RUNNING, NodeState.PENDING]
     assert json.dumps(graph.shape())
@@ -361,9 +361,9 @@ CHAIN = {
         "b": {"timer": {"seconds": 0}, "needs": ["a"]},
         "c": {"timer": {"seconds": 0}, "needs": ["b"]},
         "d": {"timer": {"seconds": 0}},
-        "told": {"timer": {"seconds": 0}},
+        "notify": {"timer": {"seconds": 0}},
     },
-    "on_failure": {"running": "finish", "node": "told"},
+    "on_failure": {"running": "finish", "node": "notify"},
 }
 
 
@@ -412,7 +412,7 @@ def test_a_second_click_and_wrong_nodes_are_refused_with_a_reason(boss: Client) 
     assert b"Choose at least one node." in restart(boss, run).content
     assert b"Choose at least one node." in restart(boss, run, nodes=" ").content
     assert b"There is no node &lt;b&gt;" in restart(boss, run, node=["<b>"]).content
-    assert b"There is no node told" in restart(boss, run, nodes="told").content
+    assert b"There is no node notify" in restart(boss, run, nodes="notify").content
     restart(boss, run, nodes="a")
     assert b"was restarted meanwhile" in restart(boss, run, nodes="a").content
     assert b"still under way" in restart(boss, run, nodes="a", round="2").content

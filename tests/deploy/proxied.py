@@ -181,8 +181,8 @@ async def mirror(scope: Any, receive: Any, send: Any) -> None:
         length += len(message.get("body", b""))
         more = message.get("more_body", False)
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-    told = {"client": scope["client"][0], "scheme": scope["scheme"], "headers": headers, "length": length}
-    content = json.dumps(told).encode()
+    request = {"client": scope["client"][0], "scheme": scope["scheme"], "headers": headers, "length": length}
+    content = json.dumps(request).encode()
     lines = [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": lines})
     await send({"type": "http.response.body", "body": content, "more_body": False})

@@ -1,4 +1,4 @@
-"""The compose files: what each host needs to be told, what it shows to others, what its services run."""
+"""The compose files: the settings each host needs, the ports it opens, and its commands."""
 
 from __future__ import annotations
 

@@ -51,21 +51,21 @@ def test_a_clients_own_forwarded_address_is_ignored(before_mirror: Proxy) -> Non
         "X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example",
         "Forwarded": "for=203.0.113.9;host=evil.example",
     }  # fmt: skip
-    told = ask(before_mirror, headers=lies).json()
-    assert (told["client"], told["scheme"]) == ("127.0.0.1", "https")
-    assert told["headers"]["host"] == f"127.0.0.1:{before_mirror.tls_port}"
-    assert not {"x-forwarded-host", "forwarded"} & told["headers"].keys()
-    assert "203.0.113.9" not in json.dumps(told)
+    received = ask(before_mirror, headers=lies).json()
+    assert (received["client"], received["scheme"]) == ("127.0.0.1", "https")
+    assert received["headers"]["host"] == f"127.0.0.1:{before_mirror.tls_port}"
+    assert not {"x-forwarded-host", "forwarded"} & received["headers"].keys()
+    assert "203.0.113.9" not in json.dumps(received)
 
 
 def test_the_web_trusts_only_its_proxys_address(mirrored: Served) -> None:
     sent = b"GET / HTTP/1.0\r\nX-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\r\n"
-    told = {
+    received = {
         source: json.loads(until_closed(mirrored.connect(source, sent)).partition(b"\r\n\r\n")[2])
         for source in ("127.0.0.1", "127.0.0.2")
     }
-    assert (told["127.0.0.1"]["client"], told["127.0.0.1"]["scheme"]) == ("203.0.113.9", "https")
-    assert (told["127.0.0.2"]["client"], told["127.0.0.2"]["scheme"]) == ("127.0.0.2", "http")
+    assert (received["127.0.0.1"]["client"], received["127.0.0.1"]["scheme"]) == ("203.0.113.9", "https")
+    assert (received["127.0.0.2"]["client"], received["127.0.0.2"]["scheme"]) == ("127.0.0.2", "http")
 
 
 @needs_nginx

@@ -50,9 +50,9 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def say(self, status: int, told: Any, **headers: str) -> None:
+    def say(self, status: int, answer: Any, **headers: str) -> None:
         kind = "application/json" if status < 300 else "application/problem+json"
-        body = told if isinstance(told, bytes) else json.dumps(told).encode()
+        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         fixed = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
         self.send_response(status)
         for name, value in {**fixed, **headers}.items():
@@ -144,15 +144,20 @@ def raw(content: bytes) -> Act:
     return act
 
 
-def says(status: int, told: Any, **headers: str) -> Act:
-    return lambda handler, asked: handler.say(status, told, **headers)
+def says(status: int, answer: Any, **headers: str) -> Act:
+    return lambda handler, asked: handler.say(status, answer, **headers)
 
 
 def problem(status: int, code: str, *, retryable: bool = False, pointer: str = "", **headers: str) -> Act:
-    told: dict[str, Any] = {"status": status, "code": code, "detail": f"about {code}", "retryable": retryable}
+    answer: dict[str, Any] = {
+        "status": status,
+        "code": code,
+        "detail": f"about {code}",
+        "retryable": retryable,
+    }
     if pointer:
-        told["errors"] = [{"pointer": pointer, "in": "body", "code": code, "detail": "wrong"}]
-    return says(status, told, **headers)
+        answer["errors"] = [{"pointer": pointer, "in": "body", "code": code, "detail": "wrong"}]
+    return says(status, answer, **headers)
 
 
 def hang(until: threading.Event) -> Act:

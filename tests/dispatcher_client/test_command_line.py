@@ -60,8 +60,8 @@ def test_submit_wait_stream_cancel(server: Scripted, run: Run) -> None:
     assert (late.returncode, json.loads(late.stderr)["code"]) == (5, "not_over")
 
     server.will(streams(b"id: 1\nevent: queued\ndata: {}\n\nevent: done\ndata: {}\n\n"))
-    told = [json.loads(line) for line in run("stream", "J").stdout.splitlines()]
-    assert [event["type"] for event in told] == ["queued", "done"]
+    events = [json.loads(line) for line in run("stream", "J").stdout.splitlines()]
+    assert [event["type"] for event in events] == ["queued", "done"]
     assert json.loads(run("cancel", "J").stdout) == {"job_id": "J", "outcome": "cancelled"}
 
 

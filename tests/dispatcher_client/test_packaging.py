@@ -46,7 +46,7 @@ def test_only_optional_modules_need_another_package() -> None:
 
 
 def test_the_wheel_takes_every_file() -> None:
-    """The folder has no other files than those that hatch is told to take."""
+    """The folder has no files besides those in hatch's configuration."""
     taken = PROJECT["tool"]["hatch"]["build"]["include"]
     files = {path.name for path in FOLDER.iterdir() if path.is_file()}
     assert {"*.py", "py.typed"} == set(taken)

@@ -90,8 +90,8 @@ def test_a_batch_is_spooled_as_one(server: Scripted, offline: Client, online: Cl
     server.will(says(202, {"jobs": [{"job_id": "J", "status": "queued"}, refused]}))
     flushed = online.flush_spool()
     assert (flushed.sent, flushed.refused, flushed.left) == (1, 1, 0)
-    told = lines(spool.with_name("spool.jsonl.refused"))[0]["problem"]
-    assert [item["code"] for item in told["items"]] == ["unknown_model"]
+    problem = lines(spool.with_name("spool.jsonl.refused"))[0]["problem"]
+    assert [item["code"] for item in problem["items"]] == ["unknown_model"]
 
 
 def test_a_spooled_request_is_private_and_on_disk_before_submit_raises(

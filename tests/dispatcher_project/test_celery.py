@@ -1,4 +1,4 @@
-"""What Celery is told, and that every name in it is one that Celery knows."""
+"""Celery's settings, each of which has a name that Celery defines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py keys` and what `create_key` may be told besides."""
+"""`manage.py keys`, and the options of `create_key`."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_an_invalid_key_is_one_line(arguments: tuple[str, ...]) -> None:
 
 def test_a_key_is_replaced_and_revoked() -> None:
     old = made()
-    told = keys("rotate", old[:8], "--overlap-hours", "2")
-    assert told["replaces"] == old[:8]
-    assert principal_of_key(told["key"], make_ports()) is not None
+    answer = keys("rotate", old[:8], "--overlap-hours", "2")
+    assert answer["replaces"] == old[:8]
+    assert principal_of_key(answer["key"], make_ports()) is not None
     assert principal_of_key(old, make_ports()) is not None
     with pytest.raises(CommandError, match="already replaced"):
         run("keys", "rotate", old[:8])

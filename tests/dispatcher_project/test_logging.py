@@ -69,29 +69,29 @@ def test_the_console_style_without_a_terminal_has_one_plain_line_per_event() -> 
 
 
 def test_a_plain_line_keeps_its_fields_apart() -> None:
-    told = {"event": "x", "a": "two words", "b": "", "c": "k=v", "d": None, "e": [1], "f": "line\nbreak"}
-    line = plain_line(None, "", told)
+    fields = {"event": "x", "a": "two words", "b": "", "c": "k=v", "d": None, "e": [1], "f": "line\nbreak"}
+    line = plain_line(None, "", fields)
     assert line.endswith("a='two words' b='' c='k=v' d=None e=[1] f='line\\nbreak'")
     assert "\n" not in line
 
 
 def test_control_characters_from_outside_are_escaped() -> None:
-    told = {
+    fields = {
         "event": "asked \x1b[2J",
         "user_agent": "\x1b]0;title\x07 \x9b31m",
         "n": 1,
         "exception": "a\n\tb\x1b",
     }
-    shown = printable(None, "", dict(told)).values()
+    shown = printable(None, "", dict(fields)).values()
     assert "".join(map(str, shown)).replace("\n", "").replace("\t", "").isprintable()
-    line = plain_line(None, "", told)
+    line = plain_line(None, "", fields)
     assert line.replace("\n", "").replace("\t", "").isprintable()
     assert line.endswith("a\n\tb\\x1b")
 
 
 def test_an_attempts_token_in_a_url_is_not_logged() -> None:
-    told = {"request": "POST /api/v1/tasks/callback/J1?token=abc.def&x=1"}
-    assert hide_tokens(None, "", told)["request"] == "POST /api/v1/tasks/callback/J1?token=…&x=1"
+    fields = {"request": "POST /api/v1/tasks/callback/J1?token=abc.def&x=1"}
+    assert hide_tokens(None, "", fields)["request"] == "POST /api/v1/tasks/callback/J1?token=…&x=1"
     for style in ("json", "console"):
         assert "POST /push/J1?token=" in (text := logged(style)).replace("\\u2026", "…")
         assert "abc.def" not in text
@@ -100,8 +100,8 @@ def test_an_attempts_token_in_a_url_is_not_logged() -> None:
 
 
 def test_a_long_url_is_not_logged_whole() -> None:
-    told = {"request": "GET /api/v1/queue/jobs?" + "tag=a&" * 10_000}
-    said = hide_tokens(None, "", told)["request"]
+    fields = {"request": "GET /api/v1/queue/jobs?" + "tag=a&" * 10_000}
+    said = hide_tokens(None, "", fields)["request"]
     assert said.startswith("GET /api/v1/queue/jobs?tag=a&tag=a")
     assert said.endswith("… (60023 characters)")
     assert len(said) < 1100

@@ -136,10 +136,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args(arguments)
     try:
-        told = json.loads((options.data_dir / "up.json").read_text())
+        info = json.loads((options.data_dir / "up.json").read_text())
         seed = random.randrange(2**32) if options.seed is None else options.seed
-        keys = [told["tenant_key"], told["api_key"]]
-        tally = attack(told["url"], keys, seconds=options.seconds, chance=random.Random(seed))
+        keys = [info["tenant_key"], info["api_key"]]
+        tally = attack(info["url"], keys, seconds=options.seconds, chance=random.Random(seed))
     except (OSError, KeyError, ValueError) as error:
         sys.stderr.write(f"no dispatcher runs in {options.data_dir}: {error}\n")
         return 3

@@ -144,9 +144,9 @@ def database_holds_everybody(system: System) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Answered:
-    """told: a job or what was raised."""
+    """result: a job, or the error that was raised."""
 
-    told: Job | DispatcherError
+    result: Job | DispatcherError
     seconds: float
 
 
@@ -160,14 +160,14 @@ def submit_at_once(system: System, count: int = CLIENTS) -> list[Answered]:
     def submit(number: int) -> Answered:
         began = time.monotonic()
         try:
-            told: Job | DispatcherError = client_of(system).submit(MODEL, {"n": number})
+            result: Job | DispatcherError = client_of(system).submit(MODEL, {"n": number})
         except DispatcherError as error:
-            told = error
-        return Answered(told, time.monotonic() - began)
+            result = error
+        return Answered(result, time.monotonic() - began)
 
     with ThreadPoolExecutor(count) as threads:
         answers = list(threads.map(submit, range(count)))
-    system.tenant.accepted += sum(isinstance(answer.told, Job) for answer in answers)
+    system.tenant.accepted += sum(isinstance(answer.result, Job) for answer in answers)
     return answers
 
 
@@ -192,8 +192,8 @@ Outage = Callable[[System], Any]
 def test_a_submit_is_accepted_soon_from_its_row(system: System, judge: Judge, outage: Outage) -> None:
     with outage(system):
         answers = [*submit_at_once(system), *submit_at_once(system, 1)]
-        ids = [answer.told.job_id for answer in answers if isinstance(answer.told, Job)]
-        assert len(ids) == len(answers), [answer.told for answer in answers]
+        ids = [answer.result.job_id for answer in answers if isinstance(answer.result, Job)]
+        assert len(ids) == len(answers), [answer.result for answer in answers]
         assert max(answer.seconds for answer in answers) < PROMISED_SECONDS
         with judge.rows():
             assert Row.objects.filter(id__in=ids).count() == len(ids)
@@ -202,9 +202,9 @@ def test_a_submit_is_accepted_soon_from_its_row(system: System, judge: Judge, ou
 
 def assert_all_turned_away(answers: list[Answered], code: str) -> None:
     for answer in answers:
-        assert isinstance(answer.told, Problem), answer.told
-        assert (answer.told.status, answer.told.code, answer.told.retryable) == (503, code, True)
-        assert answer.told.retry_after_seconds is not None
+        assert isinstance(answer.result, Problem), answer.result
+        assert (answer.result.status, answer.result.code, answer.result.retryable) == (503, code, True)
+        assert answer.result.retry_after_seconds is not None
         assert answer.seconds < BOUND_SECONDS
 
 
@@ -233,7 +233,7 @@ def test_without_its_database_nothing_is_accepted_and_everybody_told_so(
 @pytest.mark.database
 @pytest.mark.skipif(not DATABASE_SERVER, reason="SQLite gives up on a lock by itself")
 def test_a_database_that_hangs_is_not_waited_for(system: System, judge: Judge) -> None:
-    """More clients than threads: those who get none are told as soon as those who hang."""
+    """More clients than threads: requests without a thread are answered as soon as those that hang."""
     before = len(_ids(judge))
     with database_holds_everybody(system):
         answers = submit_at_once(system)
@@ -241,7 +241,7 @@ def test_a_database_that_hangs_is_not_waited_for(system: System, judge: Judge) -
             assert alive.status == 200
     assert_all_turned_away(answers, "no_answer_in_time")
     # who had a thread was not forgotten by the database: those jobs are there, and none of the others
-    wait_for(lambda: isinstance(submit_at_once(system, 1)[0].told, Job), what="an open door")
+    wait_for(lambda: isinstance(submit_at_once(system, 1)[0].result, Job), what="an open door")
     ids = _ids(judge)
     assert len(ids) - before <= 1 + CLIENTS
     system.tenant.accepted += len(ids) - before - 1  # the last one is counted

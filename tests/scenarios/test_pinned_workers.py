@@ -75,8 +75,8 @@ def test_a_job_goes_through_a_pinned_worker_to_its_callback(system: System, work
             {"n": 1},
         )
         assert job["attempts"][0]["server"] in workers.all
-        (told,) = wait_for(lambda: receiver.messages(printed["webhook secret"]), what="the callback")
-        assert (told["job_id"], told["status"]) == (job_id, "completed")
+        (message,) = wait_for(lambda: receiver.messages(printed["webhook secret"]), what="the callback")
+        assert (message["job_id"], message["status"]) == (job_id, "completed")
     finally:
         receiver.close()
 

@@ -1,4 +1,4 @@
-"""A lease layer in memory for tests of what stands above it: a line, no slots unless told, and outages."""
+"""A lease layer in memory: a queue, the slots that a test sets, and outages."""
 
 from __future__ import annotations
 

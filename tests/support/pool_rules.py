@@ -10,7 +10,7 @@ return {tostring(weight), band, cap or -1}
 """
 
 
-def rules_told(world: QueueWorld, tenant: int = 0) -> tuple[float, int, int | None]:
+def mirrored_rules(world: QueueWorld, tenant: int = 0) -> tuple[float, int, int | None]:
     name = str(tenant or world.tenant.pk)
     weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", name)
     return float(weight), band, None if most == -1 else most

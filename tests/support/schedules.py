@@ -64,7 +64,7 @@ class Stage:
         )
 
 
-def told(schedule: Schedule) -> list[tuple[str, str, int]]:
+def firings(schedule: Schedule) -> list[tuple[str, str, int]]:
     """The firings, oldest first: outcome, reason, count."""
     rows = Firing.objects.filter(schedule=schedule).order_by("due_at", "id")
     return list(rows.values_list("outcome", "reason", "count"))

@@ -183,8 +183,8 @@ def test_a_run_is_given_up_after_so_many_failures_over_so_many_seconds(
     assert states(child) == {"a": "completed", "b": "cancelled"}
     harness.to_end(parent)
     assert parent.error_message.startswith("below failed: step_failed: the step that advances the run raised")
-    told = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
-    assert told["message"] == parent.error_message
+    echoed = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
+    assert echoed["message"] == parent.error_message
     assert Callback.objects.count() == 1
     # once the defect is mended, a restart keeps what had completed
     poison.run_ids = set()

@@ -121,9 +121,9 @@ def test_a_simulated_run_has_the_same_error(
         raise Failure(f"deep failed: {FAILED}")
 
     found = simulate(spec, {"n": 1}, {"m": fake, "sub": sub})
-    told = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
-    assert (found.error, told["node"]) == (told, node)
-    assert found.nodes["handler"].output == {"echo": told}
+    echoed = Job.objects.get(id=Node.objects.get(key="handler").job_id).result["echo"]
+    assert (found.error, echoed["node"]) == (echoed, node)
+    assert found.nodes["handler"].output == {"echo": echoed}
 
 
 def test_a_reason_is_bounded_and_tells_no_tenant_what_a_server_said() -> None:

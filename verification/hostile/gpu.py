@@ -92,17 +92,17 @@ class HostileServer:
                 reported = server.answer(
                     ReceivedRequest(self.command, self.path, headers, self.rfile.read(length))
                 )
-                pieces, length_told = reported.pieces, reported.length
-                if length_told is None:
+                pieces, declared_length = reported.pieces, reported.length
+                if declared_length is None:
                     whole = b"".join(pieces)
-                    pieces, length_told = (whole,), len(whole)
+                    pieces, declared_length = (whole,), len(whole)
                 with contextlib.suppress(OSError):
                     self.send_response(reported.status)
                     self.send_header("Content-Type", reported.kind)
                     for name, value in reported.headers.items():
                         self.send_header(name.replace("_", "-"), value)
-                    if length_told >= 0:
-                        self.send_header("Content-Length", str(length_told))
+                    if declared_length >= 0:
+                        self.send_header("Content-Length", str(declared_length))
                     else:
                         self.send_header("Connection", "close")
                         self.close_connection = True

@@ -47,7 +47,9 @@ def compare_ledger_with_rows(orders: Iterable[Order], rows: Mapping[str, JobRow]
             yield Finding("not_over", f"is {row.state} after the drain", row.id)
         if order.reported and (order.reported, order.reported_code) != (row.state, row.error_code):
             reported, stored = f"{order.reported} {order.reported_code}", f"{row.state} {row.error_code}"
-            yield Finding("told_otherwise", f"its client read {reported}, the database says {stored}", row.id)
+            yield Finding(
+                "client_read_differs", f"its client read {reported}, the database says {stored}", row.id
+            )
         if order.cancel == "cancelled" and row.state != "cancelled":
             yield Finding("cancel_ignored", f"was confirmed as cancelled and is {row.state}", row.id)
         if order.cancel.startswith("unanswered"):

@@ -110,7 +110,9 @@ def _compare(order: RunOrder, row: RunRow, *, is_explained: bool) -> Iterator[Fi
         yield Finding("run_not_over", f"is {row.state} after the drain", row.id)
     if order.reported and order.reported != row.state:
         yield Finding(
-            "run_told_otherwise", f"its client read {order.reported}, the database says {row.state}", row.id
+            "run_client_read_differs",
+            f"its client read {order.reported}, the database says {row.state}",
+            row.id,
         )
     if row.state == "cancelled" and not order.cancel:
         yield Finding("run_cancelled_unasked", "is cancelled, and its client did not ask for it", row.id)

@@ -119,7 +119,9 @@ def compare_schedules(
         firings = order.read if stored is None else _of(order.name, stored.firings)
         firings = sorted(firings, key=lambda one: one.due_at)
         if stored is not None and not forgotten and sorted(order.read, key=lambda one: one.due_at) != firings:
-            yield Finding("firings_told_otherwise", f"{order.name}: its client read others than are stored")
+            yield Finding(
+                "firings_client_read_differs", f"{order.name}: its client read others than are stored"
+            )
         yield from _due_times(plan, order, firings, forgotten)
         yield from _fates(plan, firings, jobs, runs, forgotten)
         if plan.overlap != "allow":

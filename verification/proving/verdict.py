@@ -104,7 +104,7 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
         skipped.append("the database and the laws: only the address of the dispatcher is known")
         rows = rows_as_reported(records)
         wrongs += [
-            one for one in judge.compare_ledger_with_rows(orders, rows) if one.kind != "told_otherwise"
+            one for one in judge.compare_ledger_with_rows(orders, rows) if one.kind != "client_read_differs"
         ]
     else:
         wrongs += judge.compare_ledger_with_rows(orders, rows)

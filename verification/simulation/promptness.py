@@ -182,8 +182,10 @@ class Promptness:
     def _registry_seconds(self) -> float:
         """The database may have lost a pause that the index has, until the sweep repairs that."""
         spans = self._world.forgotten.spans
-        is_told = not spans or self._world.scheduler.now - spans[-1][1] > REFRESH_SECONDS + RECOVERY_SECONDS
-        return 0.0 if is_told else REFRESH_SECONDS
+        is_restored = (
+            not spans or self._world.scheduler.now - spans[-1][1] > REFRESH_SECONDS + RECOVERY_SECONDS
+        )
+        return 0.0 if is_restored else REFRESH_SECONDS
 
     def _slots(self, live: list[_Live]) -> Iterator[_Slot]:
         world = self._world

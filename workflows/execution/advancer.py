@@ -359,7 +359,7 @@ class _Advance:
             found = nodes.by_ended_id.get(notice.ended_id)
             if found is None or found.finished_at is not None:
                 self.has_retried = self.has_retried or (found is not None and is_retried(notice))
-                continue  # of an earlier round, told twice, or the success of a retried dead letter
+                continue  # of an earlier round, sent twice, or the success of a retried dead letter
             if notice.state not in FINAL_NODE_STATES or nodes.runs_again(found):
                 continue
             end = self._end_row(found, NodeState(notice.state), nodes)

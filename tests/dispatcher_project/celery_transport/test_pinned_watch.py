@@ -58,12 +58,12 @@ def test_heartbeats_continue_while_the_gpus_lock_is_held(watch: PinnedWatch, gpu
 
 
 def test_loaded_models_are_reported_while_the_gpus_lock_is_held(gpu: LocalGpu):
-    told: list[list[str]] = []
+    results: list[list[str]] = []
     with gpu._lock:
-        thread = threading.Thread(target=lambda: told.append(gpu.ready()), daemon=True)
+        thread = threading.Thread(target=lambda: results.append(gpu.ready()), daemon=True)
         thread.start()
         thread.join(10)
-        assert told == [[]]
+        assert results == [[]]
 
 
 def test_a_heartbeat_uses_the_last_reading_and_does_not_read_the_driver(

@@ -47,9 +47,9 @@ def test_the_list_is_the_apis(world: QueueWorld, terminal: Terminal, monkeypatch
     monkeypatch.setattr(IsOperator, "has_permission", lambda *_: True)
     view = CircuitList.as_view(ports=lambda: world.ports)
     answer = view(APIRequestFactory().get("/api/v1/admin/circuits"))
-    told = json.loads(json.dumps(answer.data, cls=DjangoJSONEncoder))
-    assert len(told["results"]) == 1
-    assert terminal("circuits", "--json").json == told
+    expected = json.loads(json.dumps(answer.data, cls=DjangoJSONEncoder))
+    assert len(expected["results"]) == 1
+    assert terminal("circuits", "--json").json == expected
 
 
 def test_a_reset_closes_the_circuit_and_wakes_waiting_jobs(world: QueueWorld, terminal: Terminal) -> None:

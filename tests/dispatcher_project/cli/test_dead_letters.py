@@ -172,6 +172,6 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
 
 @pytest.mark.parametrize("what", ["list", "groups", "retry"])
 def test_an_unknown_tenant_is_an_error_that_lists_the_tenants(terminal: Terminal, what: str) -> None:
-    told = terminal("dlq", what, "--tenant", "nobody")
-    assert told.status == 2
-    assert told.said.startswith("no tenant is named nobody; there are ")
+    result = terminal("dlq", what, "--tenant", "nobody")
+    assert result.status == 2
+    assert result.said.startswith("no tenant is named nobody; there are ")

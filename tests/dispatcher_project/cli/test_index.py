@@ -46,9 +46,9 @@ def test_it_shows_layouts_and_processes(world: QueueWorld, terminal: Terminal) -
     assert said.startswith(f"this code: layout {LAYOUT}\n")
     assert f"{world.fleet}: layout {LAYOUT}\n" in said
     assert f"gpu      host-b:1       {OTHER}\n" in said
-    told = terminal("index", "--json").json
-    assert told["fleets"][world.fleet] == {"layout": LAYOUT, "next_layout": None}
-    assert {one["name"] for one in told["processes"]} == {"host-a:1", "host-b:1"}
+    output = terminal("index", "--json").json
+    assert output["fleets"][world.fleet] == {"layout": LAYOUT, "next_layout": None}
+    assert {one["name"] for one in output["processes"]} == {"host-a:1", "host-b:1"}
 
 
 def test_a_switch_to_a_layout_without_processes_is_refused(world: QueueWorld, terminal: Terminal) -> None:

@@ -49,11 +49,11 @@ def test_a_job_is_shown_with_attempts_timeline_and_events(world: QueueWorld, ter
     assert second.rstrip().endswith("30 s   completed")
     assert [line.split()[-1] for line in lines if "completed    attempt" in line] == ["status=completed"]
 
-    told = terminal("job", job.id, "--json").json
-    assert [event["type"] for event in told["events"]] == [
+    output = terminal("job", job.id, "--json").json
+    assert [event["type"] for event in output["events"]] == [
         "queued", "started", "retrying", "queued", "started", "completed",
     ]  # fmt: skip
-    assert [attempt["state"] for attempt in told["attempts"]] == ["failed", "completed"]
+    assert [attempt["state"] for attempt in output["attempts"]] == ["failed", "completed"]
 
 
 def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: QueueWorld, terminal: Terminal) -> None:

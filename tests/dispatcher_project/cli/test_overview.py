@@ -45,7 +45,7 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: QueueWorld, 
     write_runs({"tick": UnwrittenRuns(world.clock.now(), SweepCount())})
     world.clock.advance(20)
     lines = terminal("top").said.splitlines()
-    told = terminal("top", "--json").json
+    output = terminal("top", "--json").json
 
     assert "1 waiting  1 running  0 retrying  1 dead letter  " in lines[1]
     assert f"PAUSED tenant {world.tenant.name}" in lines[2]
@@ -55,10 +55,10 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: QueueWorld, 
     assert "█!·" in row
     assert "m 1× up to 20 s" in row
     assert f"{lost.id}  m      timeout  too·[2J slow" in "\n".join(lines)
-    assert [slot["state"] for slot in told["fleet"][0]["slots"]] == ["busy", "quarantined", "free"]
-    (queue,) = told["queues"]
+    assert [slot["state"] for slot in output["fleet"][0]["slots"]] == ["busy", "quarantined", "free"]
+    (queue,) = output["queues"]
     assert (queue["waiting"], queue["running"], queue["oldest_seconds"]) == (1, 1, pytest.approx(20.0))
-    assert told["failures"][0]["error_code"] == "timeout"
+    assert output["failures"][0]["error_code"] == "timeout"
     assert Job.objects.get(id=waiting.id).state == "queued"
 
 

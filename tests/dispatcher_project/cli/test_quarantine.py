@@ -24,8 +24,8 @@ def test_a_quarantined_slot_is_listed_and_freed(world: QueueWorld, terminal: Ter
     assert line.split()[0] == "gpu-1/0"
     assert job.id in line
     assert "no health endpoint" in line
-    (told,) = terminal("quarantine", "--json").json["results"]
-    assert (told["slot"], told["job_id"], told["tells_health"]) == ("gpu-1/0", job.id, False)
+    (row,) = terminal("quarantine", "--json").json["results"]
+    assert (row["slot"], row["job_id"], row["tells_health"]) == ("gpu-1/0", job.id, False)
     assert terminal("free", "gpu-1/0").status == 2, "it asks first"
     assert world.slot() == "quarantined"
     assert terminal("free", "gpu-1/0", "--yes", "--reason", "seen").said == "gpu-1/0 is free\n"

@@ -21,7 +21,7 @@ def test_a_drained_server_gets_no_job_until_it_is_on_again(world: QueueWorld, te
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
     world.wakes.clear()
     assert terminal("on", "gpu-1", "--json").json["desired"] == "on"
-    assert world.wakes, "who waits is told"
+    assert world.wakes, "waiting workers are woken"
     assert world.leases.claim("m", worker="w", attempt_id="a") is not None
     assert [entry.detail["after"] for entry in AuditEntry.objects.order_by("id")] == ["draining", "on"]
     assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
@@ -58,8 +58,8 @@ def test_a_machine_is_switched_in_one_transaction(world: QueueWorld, terminal: T
     off = Server.objects.filter(desired="off").order_by("name").values_list("name", flat=True)
     assert list(off) == ["box-gpu0", "llm"]
     world.wakes.clear()
-    told = terminal("on", "--machine", "box", "--json").json
-    assert (told["servers"], told["desired"], told["mirrored"]) == (["box-gpu0", "llm"], "on", True)
+    output = terminal("on", "--machine", "box", "--json").json
+    assert (output["servers"], output["desired"], output["mirrored"]) == (["box-gpu0", "llm"], "on", True)
     assert AuditEntry.objects.filter(action="switch_machine", target="machine:box").count() == 2
     assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
     unknown = terminal("drain", "--machine", "boxes")

@@ -47,18 +47,18 @@ def stamp(project: Path, extras: list[str]) -> None:
 
 @pytest.fixture
 def installs(project: Path, monkeypatch: pytest.MonkeyPatch) -> Installs:
-    """What a stand-in for uv is told to install; it fails while the file `broken` is there."""
-    told = project / "told"
+    """The arguments of each call of a stand-in for uv, which fails while the file `broken` is there."""
+    log = project / "log"
     tool = project / "bin" / "uv"
     tool.parent.mkdir()
     tool.write_text(
-        f'#!/bin/sh\necho "$*" >> {told}\n'
+        f'#!/bin/sh\necho "$*" >> {log}\n'
         f"if [ -e {project}/broken ]; then echo 'no matching distribution a'; exit 1; fi\n"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
 
-    return lambda: told.read_text().splitlines() if told.exists() else []
+    return lambda: log.read_text().splitlines() if log.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_only_the_chosen_extras_packages_are_installed() -> None:
 def test_one_pip_per_core_installs_its_part_and_one_installs_all_where_that_fails(
     project: Path, monkeypatch: pytest.MonkeyPatch, are_in_each_others_way: bool
 ) -> None:
-    told, pip = project / "told", project / "pip"
-    fails = f"[ $(wc -l < {told}) -lt 3 ] && exit 1" if are_in_each_others_way else ""
-    pip.write_text(f"#!/bin/sh\necho $(grep -o '^[a-z]==' $6) >> {told}\n{fails}\nexit 0\n")
+    log, pip = project / "log", project / "pip"
+    fails = f"[ $(wc -l < {log}) -lt 3 ] && exit 1" if are_in_each_others_way else ""
+    pip.write_text(f"#!/bin/sh\necho $(grep -o '^[a-z]==' $6) >> {log}\n{fails}\nexit 0\n")
     pip.chmod(0o755)
     monkeypatch.setattr(bootstrap, "_installer", lambda python: [str(pip)])
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     (project / ".venv" / "dispatcher-stamp.json").unlink()
     bootstrap.environment_python(root=project)
-    parts = told.read_text().splitlines()
+    parts = log.read_text().splitlines()
     assert sorted(parts[:2]) == ["a== c==", "b=="]
     assert parts[2:] == (["a== b== c=="] if are_in_each_others_way else [])
 
@@ -193,13 +193,13 @@ global.timeout='9'
 def test_where_the_lock_has_uv_pip_installs_only_that_unless_uv_fails(
     project: Path, monkeypatch: pytest.MonkeyPatch, uv_works: bool
 ) -> None:
-    told, pip, uv = project / "told", project / "pip", project / ".venv" / "bin" / "uv"
+    log, pip, uv = project / "log", project / "pip", project / ".venv" / "bin" / "uv"
     (project / "pip.conf").write_text(PIP_CONFIG)
     pip.write_text(
         f"""#!/bin/sh
         if [ "$1" = config ]; then cat {project}/pip.conf; exit 0; fi
-        echo pip $(grep -o '^[a-z]*==' $7) >> {told}
-        printf '#!/bin/sh\necho uv "$*" >> {told}\nexit {0 if uv_works else 1}\n' > {uv}
+        echo pip $(grep -o '^[a-z]*==' $7) >> {log}
+        printf '#!/bin/sh\necho uv "$*" >> {log}\nexit {0 if uv_works else 1}\n' > {uv}
         chmod +x {uv}
         """
     )
@@ -208,12 +208,12 @@ def test_where_the_lock_has_uv_pip_installs_only_that_unless_uv_fails(
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (project / "constraints.txt").write_text(LOCK + UV_PIN)
     bootstrap.environment_python(root=project)
-    assert told.read_text() == "pip a== b== c== uv==\n", "the extra was not asked for"
-    told.unlink()
+    assert log.read_text() == "pip a== b== c== uv==\n", "the extra was not asked for"
+    log.unlink()
 
     bootstrap.environment_python(extras=("supply",), root=project)
     wanted = project / ".venv" / "locked.txt"
-    first, second, *others = told.read_text().splitlines()
+    first, second, *others = log.read_text().splitlines()
     assert first == "pip uv=="
     assert second.startswith(f"uv pip install --quiet --python {project}/.venv/bin/python ")
     assert " --default-index=https://mirror.example/simple --index=file:///one --index=file:///two " in second

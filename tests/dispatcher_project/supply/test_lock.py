@@ -105,8 +105,8 @@ words = sys.argv[1:]
 if " ".join(words).find(os.environ.get("REFUSED", "nothing")) >= 0:
     sys.exit("a has no usable wheels")
 output = [word[3:] for word in words if word.startswith("-o=")]
-with open("told", "a") as told:
-    print(*words, *(open(name).read() for name in output), file=told)
+with open("calls", "a") as calls:
+    print(*words, *(open(name).read() for name in output), file=calls)
 names = ["a==1.1"]
 if "--extra=dev" in words:
     names += ["b==2.0 ; os_name != 'nt'", "w==3 ; sys_platform == 'win32'"]
@@ -140,11 +140,11 @@ def test_a_refresh_keeps_pins_drops_other_platforms_and_notes_extras(project: Pa
         "a": Pin("a", "1.1", hashes=("sha256:a",)),
         "b": Pin("b", "2.0", extras=frozenset({"dev"}), hashes=("sha256:b",)),
     }
-    told = (project / "told").read_text()
-    assert "a==1.0\nold==1\n" in told, "the pins before, for uv to keep"
-    assert "--upgrade" not in told
+    calls = (project / "calls").read_text()
+    assert "a==1.0\nold==1\n" in calls, "the pins before, for uv to keep"
+    assert "--upgrade" not in calls
     lock.refresh(project, upgrade=["a"])
-    assert "--upgrade-package=a" in (project / "told").read_text()
+    assert "--upgrade-package=a" in (project / "calls").read_text()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -17,7 +17,8 @@ from tests.support.round_trips import round_trips
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 only_postgresql = pytest.mark.skipif(
-    connection.vendor != "postgresql", reason="SQLite is told one by one, and has no connection to lose"
+    connection.vendor != "postgresql",
+    reason="SQLite runs statements one by one, and has no connection to lose",
 )
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -25,7 +25,7 @@ class Box:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "server.log"
         self.log.touch()
-        self.told: list[tuple[str, Any]] = []
+        self.reports: list[tuple[str, Any]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.gpu: LocalGpu | None = None
 
@@ -61,7 +61,7 @@ class Box:
             options=LocalGpuOptions(
                 budget_mb=600, free_seconds=5.0, free_tolerance_mb=50, cancel_seconds=30.0, sample_seconds=0.0
             ),
-            on_event=lambda order, kind, value: self.told.append((kind, value)),
+            on_event=lambda order, kind, value: self.reports.append((kind, value)),
             log_event=lambda event, **fields: self.events.append((event, fields)),
         )
         self.gpu.start()
@@ -81,7 +81,7 @@ class Box:
 
     @property
     def text(self) -> str:
-        return "".join(value for kind, value in self.told if kind == "partial")
+        return "".join(value for kind, value in self.reports if kind == "partial")
 
 
 def _toml(value: Any) -> str:

@@ -160,7 +160,7 @@ def test_a_model_of_a_running_ollama_server_is_unloaded_for_another_model(box: B
             assert pss_mb(ollama.pid) > 420
             box.run("a")
             assert gpu.warm() == ["a"]
-            assert pss_mb(ollama.pid) < 150, "it was told to unload the model"
+            assert pss_mb(ollama.pid) < 150, "the server was asked to unload the model"
             box.run("llama", CHAT)
             assert gpu.warm() == ["llama"]
             gpu.release_memory()

@@ -62,7 +62,7 @@ def test_a_server_stops_for_a_model_that_needs_its_memory_and_starts_again(box: 
     first = box.pid
     box.run("a")
     assert gpu.warm() == ["a"]
-    assert box.notes("down") == ["down"], "it was told to end"
+    assert box.notes("down") == ["down"], "the server got the signal to end"
     assert not is_there(first)
     box.run("llama", CHAT)
     assert gpu.warm() == ["llama"]

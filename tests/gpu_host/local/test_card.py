@@ -26,7 +26,7 @@ class Card:
         self.session: int | None = None
         self.gpu: LocalGpu | None = None
         self.events: list[str] = []
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.logged: list[tuple[str, dict[str, Any]]] = []
 
     def read(self, session: int | None) -> Memory:
         if session != self.session:  # it is freed with its process
@@ -47,7 +47,7 @@ class Card:
         if event == "model_process_replaced":
             self.context = 0.0
         self.events.append(event)
-        self.told.append((event, fields))
+        self.logged.append((event, fields))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_memory_kept_at_a_later_unload_is_a_leak(card: Card, bench: Bench):
         card.more = kept
         card.gpu.tick()
         assert ("model_process_replaced" in card.events) is replaced
-    assert [fields for event, fields in card.told if event == "unload_measured"] == [
+    assert [fields for event, fields in card.logged if event == "unload_measured"] == [
         {"models": ["keeps_context"], "residue_mb": 150, "first": True},
         {"models": ["keeps_context"], "residue_mb": 150, "first": False},
     ]

@@ -10,17 +10,17 @@ from gpu_host.local.output_limiter import LINES_AT_ONCE, MAX_PARTIAL_BYTES, PER_
 
 def test_progress_is_sent_ten_times_a_second_and_always_at_its_end():
     faucet = OutputLimiter()
-    told = [
+    admitted = [
         faucet.admit("progress", value, now)
         for value, now in ((0.1, 5.0), (0.2, 5.05), (0.3, 5.2), (1.0, 5.21))
     ]
-    assert [len(one) for one in told] == [1, 0, 1, 1]
+    assert [len(one) for one in admitted] == [1, 0, 1, 1]
 
 
 def test_a_flood_is_cut_and_counted():
     faucet = OutputLimiter()
-    told = [one for number in range(PER_SECOND + 7) for one in faucet.admit("partial", number, 5.5)]
-    assert told == [("partial", number) for number in range(PER_SECOND)]
+    admitted = [one for number in range(PER_SECOND + 7) for one in faucet.admit("partial", number, 5.5)]
+    assert admitted == [("partial", number) for number in range(PER_SECOND)]
     assert faucet.admit("partial", "later", 6.0) == [
         ("log", [LogLine("log", "… 7 partial outputs left out", "warning")]),
         ("partial", "later"),

@@ -169,8 +169,8 @@ def test_the_log_file_has_starts_ends_and_refusals_in_order(start, tmp_path):
     node.dispatch({}, X_Job_Id="e")
     node.ask("POST", f"/cancel/{run}")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    told = [(line["what"], line.get("job"), line.get("why") or line.get("outcome")) for line in lines]
-    assert told == [
+    summary = [(line["what"], line.get("job"), line.get("why") or line.get("outcome")) for line in lines]
+    assert summary == [
         ("boot", None, None),
         ("began", "a", None),
         ("refused", "b", "full"),

@@ -134,7 +134,7 @@ def test_the_demo_fleet_avoids_a_taken_port_and_returns_to_its_registered_ports(
     ready = tmp_path / "ready.json"
 
     def serve(wanted: int) -> list[str]:
-        """Its endpoints when it was told to go there; over the file of the start before."""
+        """Start with a registry there, and return the endpoints; the file of the start before is replaced."""
         before = ready.read_text() if ready.exists() else ""
         command = ["-m", "gpu_host.node.demo", "--port-base", str(wanted), "--ready-file", str(ready)]
         process = start(*command, "--move", "--trellis", "0", "--ltx2", "0")

@@ -23,9 +23,9 @@ def broken(db: None, world: ApiWorld) -> ApiWorld:
 
 
 def test_circuits_with_failures_are_listed(operator: Account, broken: ApiWorld) -> None:
-    told = operator.client.get(f"{ADMIN}/circuits").json()
-    assert told["away"] == []
-    assert told["results"] == [
+    body = operator.client.get(f"{ADMIN}/circuits").json()
+    assert body["away"] == []
+    assert body["results"] == [
         {
             "kind": "model",
             "name": "flux",

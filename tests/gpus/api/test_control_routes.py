@@ -28,17 +28,17 @@ def flux(operator: Account) -> Server:
 
 def test_a_server_shows_desired_and_actual_state(operator: Account, world: ApiWorld, flux: Server) -> None:
     world.leases.views["s1"] = ["leased", "off"]
-    told = operator.client.get(f"{ADMIN}/servers/s1").json()
-    assert (told["server"], told["pool"], told["desired"], told["live"]) == ("s1", "big", "on", True)
-    assert told["observed"] == {
+    body = operator.client.get(f"{ADMIN}/servers/s1").json()
+    assert (body["server"], body["pool"], body["desired"], body["live"]) == ("s1", "big", "on", True)
+    assert body["observed"] == {
         "state": "draining",
         "slots": {"leased": 1, "off": 1},
         "resting": 0,
         "running": 1,
         "circuit": "closed",
     }
-    assert [one["model"] for one in told["models"]] == ["flux", "ltx2"]
-    assert "headers" not in str(told)
+    assert [one["model"] for one in body["models"]] == ["flux", "ltx2"]
+    assert "headers" not in str(body)
 
 
 def test_a_server_is_switched_and_resized(operator: Account, world: ApiWorld, flux: Server) -> None:
@@ -55,8 +55,8 @@ def test_without_redis_a_server_is_shown_and_switched_all_the_same(
     operator: Account, world: ApiWorld, flux: Server
 ) -> None:
     world.leases.away = True
-    told = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off"}, format="json").json()
-    assert (told["desired"], told["observed"]["state"], told["live"]) == ("off", "unknown", False)
+    body = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off"}, format="json").json()
+    assert (body["desired"], body["observed"]["state"], body["live"]) == ("off", "unknown", False)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_servers_are_listed_by_name_page_by_page(operator: Account, flux: Server
 
 def test_a_model_is_paused_and_resumed(operator: Account, world: ApiWorld, flux: Server) -> None:
     url = f"{ADMIN}/models/flux"
-    told = operator.client.post(f"{url}/pause", {"reason": "bad weights"}, format="json").json()
-    assert told == {"kind": "model", "name": "flux", "paused": True, "changed": True, "live": True}
+    body = operator.client.post(f"{url}/pause", {"reason": "bad weights"}, format="json").json()
+    assert body == {"kind": "model", "name": "flux", "paused": True, "changed": True, "live": True}
     assert world.leases.servers["s1"].models == ("ltx2",)
     models = operator.client.get(f"{ADMIN}/servers/s1").json()["models"]
     assert [one["paused"] for one in models] == [True, False]
@@ -133,19 +133,19 @@ def test_a_model_is_paused_and_resumed(operator: Account, world: ApiWorld, flux:
     assert (pause["kind"], pause["name"], pause["reason"]) == ("model", "flux", "bad weights")
     assert pause["by"].startswith("key:")
     world.wakes.clear()
-    told = operator.client.post(f"{url}/resume").json()
-    assert (told["paused"], told["changed"]) == (False, True)
+    body = operator.client.post(f"{url}/resume").json()
+    assert (body["paused"], body["changed"]) == (False, True)
     assert world.wakes
     assert operator.client.get(f"{ADMIN}/pauses").json() == {"results": []}
 
 
 def test_everything_is_paused_and_resumed(operator: Account, world: ApiWorld, flux: Server) -> None:
-    told = operator.client.post(f"{ADMIN}/pause").json()
-    assert told == {"kind": "system", "name": "", "paused": True, "changed": True, "live": True}
+    body = operator.client.post(f"{ADMIN}/pause").json()
+    assert body == {"kind": "system", "name": "", "paused": True, "changed": True, "live": True}
     assert world.leases.servers["s1"].desired == "draining"
     world.leases.away = True
-    told = operator.client.post(f"{ADMIN}/resume").json()
-    assert (told["changed"], told["live"]) == (True, False)
+    body = operator.client.post(f"{ADMIN}/resume").json()
+    assert (body["changed"], body["live"]) == (True, False)
     assert not Pause.objects.exists()
 
 

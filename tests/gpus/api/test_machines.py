@@ -28,28 +28,28 @@ def test_one_request_switches_all_servers_and_returns_each(operator: Account, wo
     world.leases.views["box-gpu0"] = ["leased", "free"]
     answer = operator.client.patch(BOX, {"desired": "off"}, format="json")
     assert answer.status_code == 200, answer.content
-    told = answer.json()
-    assert (told["machine"], told["changed"], told["live"]) == ("box", ["box-gpu0"], True)
-    assert [(one["server"], one["desired"]) for one in told["servers"]] == [
+    body = answer.json()
+    assert (body["machine"], body["changed"], body["live"]) == ("box", ["box-gpu0"], True)
+    assert [(one["server"], one["desired"]) for one in body["servers"]] == [
         ("box-gpu0", "off"),
         ("box-gpu1", "off"),
     ]
-    assert [one["observed"]["running"] for one in told["servers"]] == [1, 0]
+    assert [one["observed"]["running"] for one in body["servers"]] == [1, 0]
     assert Server.objects.get(name="other-gpu0").desired == "on"
     assert AuditEntry.objects.filter(target="machine:box", actor__startswith="key:").exists()
     world.wakes.clear()
-    told = operator.client.patch(BOX, {"desired": "on"}, format="json").json()
-    assert told["changed"] == ["box-gpu0", "box-gpu1"]
+    body = operator.client.patch(BOX, {"desired": "on"}, format="json").json()
+    assert body["changed"] == ["box-gpu0", "box-gpu1"]
     assert sum(wake.count for wake in world.wakes) == 3
 
 
 def test_a_machine_is_shown_without_a_change(operator: Account) -> None:
-    told = operator.client.get(BOX).json()
-    assert [(one["server"], one["desired"], one["machine"]) for one in told["servers"]] == [
+    body = operator.client.get(BOX).json()
+    assert [(one["server"], one["desired"], one["machine"]) for one in body["servers"]] == [
         ("box-gpu0", "on", "box"),
         ("box-gpu1", "off", "box"),
     ]
-    assert told["changed"] == []
+    assert body["changed"] == []
 
 
 def test_a_machine_is_switched_without_redis_which_is_called_once(
@@ -59,8 +59,8 @@ def test_a_machine_is_switched_without_redis_which_is_called_once(
     asked: list[Any] = []
     refuse = world.leases.slots_of
     monkeypatch.setattr(world.leases, "slots_of", lambda names: asked.append(names) or refuse(names))
-    told = operator.client.patch(BOX, {"desired": "off"}, format="json").json()
-    assert (told["live"], {one["observed"]["state"] for one in told["servers"]}) == (False, {"unknown"})
+    body = operator.client.patch(BOX, {"desired": "off"}, format="json").json()
+    assert (body["live"], {one["observed"]["state"] for one in body["servers"]}) == (False, {"unknown"})
     assert set(Server.objects.filter(machine="box").values_list("desired", flat=True)) == {"off"}
     assert asked == [["box-gpu0", "box-gpu1"]], "each question may take its whole time-out"
 
@@ -97,7 +97,7 @@ def test_registering_a_server_sets_its_machine(operator: Account) -> None:
     }
     answer = operator.client.post("/api/v1/admin/register", body, format="json")
     assert (answer.status_code, answer.json()["machine"]) == (201, "box")
-    told = operator.client.patch(BOX, {"desired": "draining"}, format="json").json()
-    assert told["changed"] == ["box-gpu0", "box-gpu1", "box-http"]
+    machine = operator.client.patch(BOX, {"desired": "draining"}, format="json").json()
+    assert machine["changed"] == ["box-gpu0", "box-gpu1", "box-http"]
     answer = operator.client.post("/api/v1/admin/register", body | {"machine": "a b"}, format="json")
     problem(answer, 422, "validation_failed", "/machine")

@@ -26,8 +26,8 @@ SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate
 def test_a_server_is_registered_and_live(operator: Account, world: ApiWorld) -> None:
     answer = operator.client.post(REGISTER, SERVER | {"headers": {"X-Key": "s3cret"}}, format="json")
     assert answer.status_code == 201, answer.content
-    told = answer.json()
-    assert (told["pool"], told["fleet"], told["slots"], told["live"]) == ("flux", "main", 2, True)
+    body = answer.json()
+    assert (body["pool"], body["fleet"], body["slots"], body["live"]) == ("flux", "main", 2, True)
     assert b"s3cret" not in answer.content
     assert world.leases.servers["s1"].slots == 2
     assert [(wake.pool, wake.count) for wake in world.wakes] == [("flux", 2)]
@@ -39,9 +39,9 @@ def test_a_server_is_registered_and_live(operator: Account, world: ApiWorld) -> 
 def test_the_founding_documents_request_works_and_brings_model_fields(operator: Account) -> None:
     body = SERVER | {"model_type": "async", "poll_endpoint_template": "/status/{id}", "id_field": "job_id"}
     assert operator.client.post(REGISTER, body, format="json").status_code == 201
-    told = operator.client.get(f"{CONFIGS}/flux").json()
-    assert (told["model_type"], told["poll_endpoint_template"]) == ("async", "/status/{id}")
-    assert (told["poll_interval"], told["max_poll_time"], told["max_retries"]) == (2.0, 600.0, 50)
+    config = operator.client.get(f"{CONFIGS}/flux").json()
+    assert (config["model_type"], config["poll_endpoint_template"]) == ("async", "/status/{id}")
+    assert (config["poll_interval"], config["max_poll_time"], config["max_retries"]) == (2.0, 600.0, 50)
 
 
 class Uploader(SyncHttpRunner):

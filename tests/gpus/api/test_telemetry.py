@@ -47,9 +47,9 @@ def box(operator: Account, world: ApiWorld) -> None:
 def test_the_history_is_returned_with_units(operator: Account) -> None:
     answer = operator.client.get(URL)
     assert answer.status_code == 200, answer.content
-    told = answer.json()
-    assert (told["server"], told["machine"], told["seconds"]) == ("box-gpu0", "box", 300)
-    latest, before = told["samples"]
+    body = answer.json()
+    assert (body["server"], body["machine"], body["seconds"]) == ("box-gpu0", "box", 300)
+    latest, before = body["samples"]
     assert latest == {
         "age_seconds": 4.0,
         "measured_at": "2023-11-14T22:13:20.500000Z",
@@ -95,8 +95,8 @@ def test_a_parameter_that_does_not_exist_is_refused(operator: Account) -> None:
 
 def test_a_server_without_telemetry_has_an_empty_history(operator: Account) -> None:
     make_server("http", model=make_model("zimg"))
-    told = operator.client.get("/api/v1/admin/servers/http/telemetry").json()
-    assert (told["samples"], told["machine"]) == ([], None)
+    body = operator.client.get("/api/v1/admin/servers/http/telemetry").json()
+    assert (body["samples"], body["machine"]) == ([], None)
 
 
 @pytest.mark.parametrize("name", ["nope", "a%20b", "%00"])
@@ -119,9 +119,9 @@ def test_a_day_is_returned_in_summaries_with_units(operator: Account, world: Api
         Summary(312.04, 60, measures, {"flux": 3}),
         Summary(90_000.0, 60, measures, {}),
     ]
-    told = operator.client.get(URL, {"window": "day"}).json()
-    assert (told["seconds"], told["samples"]) == (86_400, [])
-    latest, before = told["summaries"]
+    body = operator.client.get(URL, {"window": "day"}).json()
+    assert (body["seconds"], body["samples"]) == (86_400, [])
+    latest, before = body["summaries"]
     assert {name for name, value in latest.items() if value is None} == {*MEASURES}
     assert {name: value for name, value in before.items() if value is not None} == {
         "age_seconds": 312.0,
@@ -146,8 +146,8 @@ MEASURES = (
 
 def test_an_hour_is_returned_reading_by_reading(operator: Account, world: ApiWorld) -> None:
     world.leases.summaries["box-gpu0"] = [Summary(12.0, 2, {}, {})]
-    told = operator.client.get(URL, {"window": "hour"}).json()
-    assert (told["seconds"], len(told["samples"]), told["summaries"]) == (3600, 3, [])
+    body = operator.client.get(URL, {"window": "hour"}).json()
+    assert (body["seconds"], len(body["samples"]), body["summaries"]) == (3600, 3, [])
 
 
 def test_a_window_that_does_not_exist_or_has_a_length_too_is_refused(operator: Account) -> None:

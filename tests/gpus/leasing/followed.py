@@ -7,8 +7,8 @@ from tests.gpus.leasing.rig import WORKER, Rig
 
 
 def reserve(rig: Rig, holder: Lease, attempt: str = "next", **how: object) -> Lease | None:
-    told = {"worker": WORKER, **how}
-    return rig.leases.reserve(holder.ref, next_attempt_id=attempt, **told)  # type: ignore[arg-type]
+    options = {"worker": WORKER, **how}
+    return rig.leases.reserve(holder.ref, next_attempt_id=attempt, **options)  # type: ignore[arg-type]
 
 
 def followed(rig: Rig, *jobs: str, **ticket: object) -> tuple[Lease, Lease]:

@@ -37,7 +37,7 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
         super().__init__()
         self.virtual = [0.0, 0.0, 0.0]
         self.rig = Rig(self.client, f"m{uuid.uuid4().hex[:12]}", sweep_seconds=SWEEP_SECONDS).open()
-        self.rig.told = set(TENANTS)
+        self.rig.configured_tenants = set(TENANTS)
         self.model = PlainLeases()
         self.model.now = self.model.reached = self.rig.now_ms * 1000
         self.chance = random.Random(0)

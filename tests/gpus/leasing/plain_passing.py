@@ -87,9 +87,9 @@ class PlainPassing(PlainLine):
         return None
 
     def _prefer_warm(
-        self, ticket: Waiting, slot: Slot, server: Server, told: Sequence[str] | None
+        self, ticket: Waiting, slot: Slot, server: Server, reported: Sequence[str] | None
     ) -> Waiting:
-        warm = {slot.warm} if told is None else set(told)
+        warm = {slot.warm} if reported is None else set(reported)
         models = [model for model in server.models if model in warm]
         if not self.patience or ticket.model in warm or not models:
             return ticket

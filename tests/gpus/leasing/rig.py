@@ -35,7 +35,7 @@ class Rig:
         self.prefix = keys.prefix(fleet)
         self.leases = RedisLeases(client, fleet, now_ms=lambda: self.now_ms, **knobs)
         self.tickets: dict[str, Ticket] = {}
-        self.told: set[str] = set()
+        self.configured_tenants: set[str] = set()
         self._numbers = itertools.count(1)
 
     def open(self) -> Rig:
@@ -66,7 +66,7 @@ class Rig:
         return self.leases.configure_server(spec)
 
     def tenant(self, name: str, *, weight: float = 1.0, band: str = "urgent", most: int | None = None) -> Any:
-        self.told.add(name)
+        self.configured_tenants.add(name)
         return self.leases.set_tenants([TenantSpec(name, weight, band, most)])
 
     def ticket(
@@ -82,7 +82,7 @@ class Rig:
     ) -> Ticket:
         """place: seconds after the start of the test; by default now, later than all others. A tenant without
         rules that asks for the highest band gets it."""
-        if priority <= 3 and tenant not in self.told:
+        if priority <= 3 and tenant not in self.configured_tenants:
             self.tenant(tenant)
         if place is None:
             place_us = self.now_ms * 1000 + next(self._numbers)

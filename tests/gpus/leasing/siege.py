@@ -36,12 +36,12 @@ class Skip:
 
 
 class Siege:
-    """told: one process has two models loaded and reports them; else each slot has its last model."""
+    """reports_models: one process has loaded two models and reports them; else a slot has its last model."""
 
-    def __init__(self, client: Client, name: str, seed: int, *, told: bool) -> None:
+    def __init__(self, client: Client, name: str, seed: int, *, reports_models: bool) -> None:
         self.client: Any = client
         self.chance = random.Random(seed)
-        self.loaded: list[str] | None = [] if told else None
+        self.loaded: list[str] | None = [] if reports_models else None
         self.skips: list[Skip] = []
         self.passed: Counter[str] = Counter()
         """By job: those of its tenant and band that went although they stood behind it."""
@@ -52,7 +52,7 @@ class Siege:
         """By band: GPU-seconds that higher ones ever had beyond fifteen times what it got."""
         self._waiting: dict[str, VirtualJob] = {}
         self._skipped: dict[str, tuple[int, float]] = {}
-        count = 1 if told else SLOTS
+        count = 1 if reports_models else SLOTS
         servers = [ServerSpec(f"s{number}", POOL, SLOTS // count, MODELS) for number in range(count)]
         self.prefix = keys.prefix(name)
         self.fleet = VirtualFleet(

@@ -63,7 +63,7 @@ class Fuzz:
         self.bands = dict.fromkeys(TENANTS, 1)
         self.live: list[Lease] = []
         self.number = 0
-        rig.told = set(TENANTS)
+        rig.configured_tenants = set(TENANTS)
         rig.pool(patience=0)
         for name in SERVERS:
             self.configure(name, MODELS)

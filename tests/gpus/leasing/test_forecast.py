@@ -51,10 +51,10 @@ def test_the_forecast_learns_from_real_starts(rig: Rig) -> None:
         rig.push(f"j{number:03}")
         rig.wait(10)
         lease = rig.next(lease, 1.0)
-    told = push(rig, "one more").results[0]
-    assert told.starts is not None
-    assert told.starts.seen > 20
-    assert told.starts.p50_seconds == pytest.approx(10 * told.position, rel=0.5)
+    result = push(rig, "one more").results[0]
+    assert result.starts is not None
+    assert result.starts.seen > 20
+    assert result.starts.p50_seconds == pytest.approx(10 * result.position, rel=0.5)
 
 
 def test_a_job_that_starts_at_once_has_no_forecast(rig: Rig) -> None:
@@ -117,8 +117,8 @@ def test_a_model_with_an_open_circuit_is_reported_as_failing(rig: Rig) -> None:
 @pytest.mark.parametrize("slots", [1, 4])
 def test_the_starts_of_a_batch_grow_with_the_place(rig: Rig, slots: int) -> None:
     busy(rig, slots)
-    told = [one.starts for one in push(rig, *(f"j{number:03}" for number in range(400))).results]
-    seconds = [one.p50_seconds for one in told if one]
+    forecasts = [one.starts for one in push(rig, *(f"j{number:03}" for number in range(400))).results]
+    seconds = [one.p50_seconds for one in forecasts if one]
     assert len(seconds) == 400
     assert seconds == sorted(seconds)
     assert seconds[-1] == pytest.approx(400 / slots)

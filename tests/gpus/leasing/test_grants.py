@@ -12,7 +12,7 @@ from tests.gpus.leasing.rig import POOL, Rig
 def test_a_tenant_without_rules_is_in_the_normal_band(rig: Rig) -> None:
     rig.server()
     rig.tenant("a")
-    rig.told.add("new")
+    rig.configured_tenants.add("new")
     rig.push("n1", tenant="new", priority=1, place=0)
     rig.push("a1", tenant="a", priority=3, place=9)
     assert rig.run_all() == ["a1", "n1"]
@@ -144,7 +144,7 @@ def test_grants_set_during_a_rebuild_apply_to_tickets_and_leases(rig: Rig) -> No
     rig.server(slots=2)
     lease = database_lease()
     rig.leases.set_tenants([TenantSpec(lease.tenant, 1.0, "bulk"), TenantSpec("b", 1.0, "urgent")])
-    rig.told |= {lease.tenant, "b"}
+    rig.configured_tenants |= {lease.tenant, "b"}
     assert rig.leases.restore_lease(lease)
     rig.push("x1", tenant=lease.tenant, priority=1, place=0)
     rig.push("b1", tenant="b", priority=9, place=9)

@@ -18,7 +18,7 @@ def queue_status(rig: Rig, job: str) -> QueueStatus:
     return rig.leases.queue_status(POOL, rig.tickets[job])
 
 
-def told(rig: Rig, jobs: Sequence[str]) -> dict[str, int]:
+def positions(rig: Rig, jobs: Sequence[str]) -> dict[str, int]:
     return {job: queue_status(rig, job).position for job in jobs}
 
 
@@ -40,7 +40,7 @@ def test_a_fifo_position_counts_earlier_tickets(rig: Rig, tenants: int) -> None:
     for number, job in enumerate(jobs):
         rig.push(job, tenant=f"t{number % tenants:02}", model=AB[number % 7 == 0])
     expected = {"urgent": 1} | {job: number for number, job in enumerate(jobs, 2)}
-    assert told(rig, ["urgent", *jobs]) == expected
+    assert positions(rig, ["urgent", *jobs]) == expected
     assert queue_status(rig, "j00").own_ahead == 0
     assert served(rig, AB) == expected
 
@@ -86,7 +86,7 @@ def test_a_paused_tenants_position_is_as_if_released(rig: Rig) -> None:
         rig.leases.set_paused_tenants(POOL, ["a"])
         jobs = ("a1", "a2", "a3")
         pushed = [result.position for result in rig.push(*jobs, tenant="a")]
-        assert list(told(rig, jobs).values()) == pushed
+        assert list(positions(rig, jobs).values()) == pushed
         rig.leases.set_paused_tenants(POOL, [])
         order = served(rig)
         assert [order[job] for job in jobs] == pushed
@@ -128,7 +128,7 @@ def test_a_weight_moves_the_place(rig: Rig) -> None:
     rig.tenant("heavy", weight=100)
     rig.push(*(f"l{number}" for number in range(50)), tenant="light")
     rig.push(*(f"h{number}" for number in range(50)), tenant="heavy")
-    found = told(rig, ["l1", "l9", "h9", "h49"])
+    found = positions(rig, ["l1", "l9", "h9", "h49"])
     order = served(rig)
     assert found["h49"] == order["h49"] < 55
     assert found["l1"] == order["l1"] > 50
@@ -141,7 +141,7 @@ def test_a_position_counts_at_most_the_other_tenants_tickets(rig: Rig) -> None:
         rig.push(f"small{number}", tenant=f"s{number}")
     flood = [f"f{number:03}" for number in range(200)]
     pushed = rig.push(*flood, tenant="flood")
-    found = told(rig, [flood[0], flood[99], flood[199]])
+    found = positions(rig, [flood[0], flood[99], flood[199]])
     assert [pushed[at].position for at in (0, 99, 199)] == list(found.values())
     order = served(rig)
     assert found == {job: order[job] for job in found}
@@ -175,7 +175,7 @@ def test_positions_are_the_order_that_follows(rig: Rig, seed: int) -> None:
     for job in jobs:
         tenant = f"t{min(7, int(chance.expovariate(0.5)))}"
         rig.push(job, tenant=tenant, model=chance.choice("ab"), priority=chance.choice((2, 5, 5, 5)))
-    found = told(rig, jobs)
+    found = positions(rig, jobs)
     order = served(rig, AB)
     off = sorted(abs(found[job] - order[job]) for job in jobs)
     assert off[180] <= 2

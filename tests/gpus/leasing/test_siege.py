@@ -16,10 +16,10 @@ from tests.gpus.leasing.siege import LONGEST, PATIENCE, SLOTS, Siege
 MAX_SKIPS, LETS_PASS = 8, 15
 
 
-@pytest.fixture(scope="module", params=["last model", "told"])
+@pytest.fixture(scope="module", params=["last model", "reported models"])
 def siege(request: pytest.FixtureRequest, client: Client) -> Siege:
-    told = request.param == "told"
-    siege = Siege(client, f"siege-{told}", seed=7 + told, told=told)
+    reports_models = request.param == "reported models"
+    siege = Siege(client, f"siege-{reports_models}", seed=7 + reports_models, reports_models=reports_models)
     siege.fleet.run(1000.0)
     assert siege.fleet.dispatches > 300
     return siege

@@ -105,12 +105,12 @@ def test_a_model_is_paused_once_and_resumed_once(leases: FakeLeases, of: Any) ->
 def test_a_paused_system_drains_servers_that_are_on(leases: FakeLeases, of: Any) -> None:
     make_server("s2", model=ModelConfig.objects.get(), desired=DesiredState.OFF)
     controls.pause(Pause.Kind.SYSTEM, by=BY, leases=of)
-    told = {name: spec.desired for name, spec in leases.servers.items()}
-    assert told == {"s1": DesiredState.DRAINING, "s2": DesiredState.OFF}
+    desired = {name: spec.desired for name, spec in leases.servers.items()}
+    assert desired == {"s1": DesiredState.DRAINING, "s2": DesiredState.OFF}
     assert set(Server.objects.values_list("desired", flat=True)) == {"on", "off"}
     controls.resume(Pause.Kind.SYSTEM, by=BY, leases=of)
-    told = {name: spec.desired for name, spec in leases.servers.items()}
-    assert told == {"s1": DesiredState.ON, "s2": DesiredState.OFF}
+    desired = {name: spec.desired for name, spec in leases.servers.items()}
+    assert desired == {"s1": DesiredState.ON, "s2": DesiredState.OFF}
     assert [(action, target) for _, action, target, _ in entries()] == [
         ("pause_system", "system:all"),
         ("resume_system", "system:all"),

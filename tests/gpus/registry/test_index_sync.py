@@ -121,8 +121,8 @@ def test_a_pause_outlives_the_index(rig: Rig, fleet: str, kind: Pause.Kind, name
 
 def test_a_models_pause_is_written_to_its_fleet_only(rig: Rig, fleet: str) -> None:
     make_server("far", model=make_model("far", fleet="east"))
-    told = {fleet: rig.leases}
-    done = controls.pause(Pause.Kind.MODEL, MODEL, by="user:ada", leases=lambda name: told[name])
+    leases_by_fleet = {fleet: rig.leases}
+    done = controls.pause(Pause.Kind.MODEL, MODEL, by="user:ada", leases=lambda name: leases_by_fleet[name])
     assert done.mirrored
 
 

@@ -12,7 +12,7 @@ from tests.support.factories import make_model, make_server
 pytestmark = pytest.mark.django_db
 
 
-def told(servers: list[Server]) -> list[list[tuple[str, str, str, str]]]:
+def placements(servers: list[Server]) -> list[list[tuple[str, str, str, str]]]:
     return [
         [(one.server_id, one.model_id, one.endpoint, one.model.pool_id) for one in server.placements.all()]
         for server in servers
@@ -30,10 +30,10 @@ def test_placements_are_read_for_all_servers_at_once_as_django_reads_them(
     servers = [both, one, bare]
     with django_assert_num_queries(1):  # type: ignore[operator]
         queries.read_placements(iter(servers))
-        found = told(servers)
+        found = placements(servers)
     again = list(Server.objects.filter(pk__in=[one.pk for one in servers]))
     prefetch_related_objects(again, "placements__model")
-    assert sorted(found) == sorted(told(again))
+    assert sorted(found) == sorted(placements(again))
     assert [len(one) for one in found] == [2, 1, 0]
 
 

@@ -150,7 +150,7 @@ def test_an_answer_may_not_be_larger_than_its_model_allows(
         ask.run()
     assert len(ask.text) <= 10_000
     if stream:
-        assert server.hung_up.wait(30), "it is told to stop"
+        assert server.hung_up.wait(30), "the connection is closed, so that the server stops"
 
 
 @pytest.mark.parametrize("kind", KINDS)

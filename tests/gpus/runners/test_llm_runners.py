@@ -38,7 +38,7 @@ def test_a_streamed_chat_is_reported_and_has_the_result_of_an_unstreamed_one(
     whole = Ask(server, kind, {**CHAT, "stream": False}).run()
     assert grown.result == whole.result
     assert content(grown, kind) == TEXT
-    assert [value for _, value in ask.told] == list(WORDS)
+    assert [value for _, value in ask.reports] == list(WORDS)
     assert grown.usage == whole.usage == USAGE
 
 
@@ -112,10 +112,10 @@ def test_requests_carry_the_servers_key_and_no_dispatcher_secrets(
 
 def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
     """Chunks that the test server does not write, as vLLM writes them."""
-    told: list[Any] = []
+    reports: list[Any] = []
     request = RunRequest(
         "j", "a", ModelSpec("m", "m"), Endpoint("s", "http://s"), CHAT, "s/0", 1,
-        report=lambda kind, value: told.append(value),
+        report=lambda kind, value: reports.append(value),
     )  # fmt: skip
     chunks = OpenAiStream(request)
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
@@ -142,7 +142,7 @@ def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
     assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "stop")
     assert second["message"]["content"] == "second choice"
     assert [one["token"] for one in second["logprobs"]["content"]] == ["s", "c"]
-    assert told == [{"reasoning": "hm"}, {"reasoning": ", yes"}]
+    assert reports == [{"reasoning": "hm"}, {"reasoning": ", yes"}]
 
 
 def test_keep_alive_is_set_by_the_operator(server: LlmServer) -> None:

@@ -81,7 +81,7 @@ def test_no_log_line_and_no_response_contains_a_key(
     answers.append(client.get(JOBS, headers={"Authorization": bearer}))
     monkeypatch.setattr(authentication, "principal_of_key", lambda *_: 1 / 0)
     answers.append(client.get(JOBS, headers={"Authorization": bearer}))
-    structlog.get_logger("t").info("nested", told={"key": [key]})
+    structlog.get_logger("t").info("nested", fields={"key": [key]})
     lines = log.getvalue()
     assert lines.count("request_started") >= 15
     assert "nested" in lines

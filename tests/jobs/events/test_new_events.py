@@ -19,8 +19,8 @@ def tenant(db: None) -> Account:
     return account("acme")
 
 
-def seqs(told: NewEvents) -> list[int]:
-    return [event.seq for event in told.events]
+def seqs(new: NewEvents) -> list[int]:
+    return [event.seq for event in new.events]
 
 
 def busy_job(tenant: Account, words: int) -> Job:

@@ -38,7 +38,7 @@ class Browser:
         self.got.set()
 
     @property
-    def told(self) -> int:
+    def changes(self) -> int:
         return self.sent.count(CHANGED)
 
     async def until(self, sign: Callable[[], bool]) -> None:
@@ -67,11 +67,11 @@ async def test_an_announcement_is_sent_at_once_and_many_are_merged() -> None:
     browser, hub = Browser(), OnePulse()
     task = stream(browser, hub, rest_seconds=LONG)
     hub.pulse.set()
-    await browser.until(lambda: browser.told == 1)
+    await browser.until(lambda: browser.changes == 1)
     for _ in range(5):
         hub.pulse.set()
         await asyncio.sleep(0)
-    assert browser.told == 1
+    assert browser.changes == 1
     browser.left.set()
     await asyncio.wait_for(task, 20)
 
@@ -80,7 +80,7 @@ async def test_an_announcement_is_sent_at_once_and_many_are_merged() -> None:
 async def test_a_quiet_pulse_is_still_sent_periodically() -> None:
     browser = Browser()
     task = stream(browser, OnePulse(), quiet_seconds=0.001)
-    await browser.until(lambda: browser.told >= 3)
+    await browser.until(lambda: browser.changes >= 3)
     browser.left.set()
     await asyncio.wait_for(task, 20)
     assert not browser.closed

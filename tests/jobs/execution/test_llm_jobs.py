@@ -36,7 +36,7 @@ def harness(valkey, fleet, request, llm, settings) -> Iterator[WorkerHarness]:
     harness.close()
 
 
-def told_of(job: Job) -> str:
+def text_of(job: Job) -> str:
     pieces = Event.objects.filter(job=job, type="partial").order_by("seq").values_list("data", flat=True)
     return "".join(piece for data in pieces for piece in data["output"])
 
@@ -45,11 +45,11 @@ def test_a_client_sees_the_text_grow_before_the_end(harness, llm):
     llm.does.hang_after = 3
     job = harness.submit(CHAT)
     thread = harness.work(harness.worker())
-    wait_for(lambda: told_of(job) == "".join(WORDS[:3]))
+    wait_for(lambda: text_of(job) == "".join(WORDS[:3]))
     assert state(job) == JobState.RUNNING
     llm.go.set()
     wait_for(lambda: state(job) == JobState.COMPLETED)
-    assert told_of(job) == "".join(WORDS)
+    assert text_of(job) == "".join(WORDS)
     events = list(Event.objects.filter(job=job).order_by("seq"))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert [events[0].type, events[-1].type] == ["queued", "completed"]
@@ -65,7 +65,7 @@ def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(harness, llm)
     job = harness.submit(CHAT)
     worker = harness.worker()
     thread = harness.work(worker)
-    wait_for(lambda: told_of(job) == "".join(WORDS[:2]))
+    wait_for(lambda: text_of(job) == "".join(WORDS[:2]))
     cancel_job(job.id, ports=harness.ports)
     worker.nudge([job.id])
     wait_for(lambda: state(job) == JobState.CANCELLED)

@@ -196,7 +196,7 @@ def unhealthy(scene: Scene) -> Job:
 # ------------------------------------------------------------------------------------------
 
 
-def over_quota_at_the_door(scene: Scene) -> None:
+def over_quota_at_submit(scene: Scene) -> None:
     scene.use_up_the_day()
     scene.some_ahead()
 
@@ -281,7 +281,7 @@ CAUSES: dict[str, tuple[str, Callable[[Scene], Job | None]]] = {
     "tenant_cap": ("tenant_cap", capped),
     "quota": ("quota", over_quota),
     "unhealthy": ("no_healthy_server", unhealthy),
-    "quota_at_the_door": ("quota", over_quota_at_the_door),
+    "quota_at_submit": ("quota", over_quota_at_submit),
     "rate": ("rate", too_fast),
     "queue_full": ("queue_full", queue_full),
     "index_rebuilding": ("index_rebuilding", rebuilding),

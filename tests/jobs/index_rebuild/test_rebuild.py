@@ -21,7 +21,7 @@ from jobs.sweeps import generation
 from jobs.transitions import End
 from tests.support.by_process import run_sweep
 from tests.support.laws import assert_laws
-from tests.support.pool_rules import rules_told
+from tests.support.pool_rules import mirrored_rules
 from tests.support.queue_world import QueueWorld
 from tests.support.rebuilds import ended_without_proof, rebuild
 
@@ -186,7 +186,7 @@ def test_the_registry_and_the_weights_come_back(world: QueueWorld) -> None:
     world.flush()
     rebuild(world)
     assert len(world.leases.slots("gpu-1")) == 3
-    assert rules_told(world) == (4.0, 1, None)
+    assert mirrored_rules(world) == (4.0, 1, None)
 
 
 def test_only_one_process_rebuilds(world: QueueWorld) -> None:
@@ -224,9 +224,9 @@ def test_after_a_second_flush_registry_and_leases_are_written_again_although_a_w
     with patch.object(rebuilding, "park_exhausted", side_effect=LeasingUnavailable("no reply")):
         run_sweep("generation", world.ports)
     world.clock.advance(60)
-    with patch.object(rebuilding, "park_exhausted", return_value=()) as told:
+    with patch.object(rebuilding, "park_exhausted", return_value=()) as park:
         run_sweep("generation", world.ports)
-    assert told.called
+    assert park.called
     assert world.leases.generation() is None, "what keepers announced is lost as well"
     rebuild(world)
     assert world.slot() == "free"

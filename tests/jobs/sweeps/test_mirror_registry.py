@@ -17,7 +17,7 @@ from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
 from jobs.sweeps.mirror_registry import MirrorRegistrySweep
 from tests.support.by_process import run_sweep
-from tests.support.pool_rules import rules_told
+from tests.support.pool_rules import mirrored_rules
 from tests.support.queue_world import QueueWorld, open_index
 
 
@@ -167,7 +167,7 @@ def test_rules_swapped_between_tenants_are_written(world: QueueWorld) -> None:
     for pk, weight in ((1, 1.75), (2, 2.0), (3, 1.75)):
         Tenant.objects.filter(pk=pk).update(weight=weight)
     assert sweep(world) == 1
-    assert rules_told(world, 2) == (2.0, 1, None)
+    assert mirrored_rules(world, 2) == (2.0, 1, None)
 
 
 def test_rules_reset_to_the_defaults_are_written(world: QueueWorld) -> None:
@@ -176,7 +176,7 @@ def test_rules_reset_to_the_defaults_are_written(world: QueueWorld) -> None:
     sweep(world)
     Tenant.objects.update(max_running=None)
     assert sweep(world) == 1
-    assert rules_told(world) == (1.0, 1, None)
+    assert mirrored_rules(world) == (1.0, 1, None)
 
 
 def test_a_removed_placement_and_a_changed_algorithm_are_written(world: QueueWorld) -> None:
@@ -206,11 +206,11 @@ def test_a_tenants_new_weight_is_written(world: QueueWorld) -> None:
     world.tenant.weight = 3.0
     world.tenant.save()
     assert sweep(world) == 1
-    assert rules_told(world) == (3.0, 1, None)
+    assert mirrored_rules(world) == (3.0, 1, None)
 
 
 @pytest.mark.parametrize(
-    ("rule", "value", "told"),
+    ("rule", "value", "expected"),
     [
         ("highest_band", "urgent", (1.0, 0, None)),
         ("highest_band", "bulk", (1.0, 2, None)),
@@ -218,13 +218,13 @@ def test_a_tenants_new_weight_is_written(world: QueueWorld) -> None:
     ],
 )
 def test_a_tenants_new_band_or_limit_is_written(
-    world: QueueWorld, rule: str, value: object, told: object
+    world: QueueWorld, rule: str, value: object, expected: object
 ) -> None:
     world.server()
     sweep(world)
     type(world.tenant).objects.filter(pk=world.tenant.pk).update(**{rule: value})
     assert sweep(world) == 1
-    assert rules_told(world) == told
+    assert mirrored_rules(world) == expected
     assert sweep(world) == 0
 
 

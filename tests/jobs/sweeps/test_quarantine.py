@@ -49,14 +49,14 @@ def row() -> QuarantinedSlot:
     return QuarantinedSlot.objects.latest("pk")
 
 
-def freed_before_it_is_told(world: QueueWorld, patch: pytest.MonkeyPatch) -> None:
+def freed_before_the_index_is_written(world: QueueWorld, patch: pytest.MonkeyPatch) -> None:
     """An operator frees the slot after its row was read and before the index is written."""
-    tell = world.leases.quarantine
+    quarantine = world.leases.quarantine
 
     def free_first(slot: str, attempt_id: str, *, pool: str = "") -> bool:
         patch.undo()
         free_slot(slot, by="user:ada", leases=world.ports.leases, at=world.clock.now())
-        return tell(slot, attempt_id, pool=pool)
+        return quarantine(slot, attempt_id, pool=pool)
 
     patch.setattr(world.leases, "quarantine", free_first)
 
@@ -66,7 +66,7 @@ def test_a_slot_freed_before_its_quarantine_is_repeated_stays_free(
     world: QueueWorld, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu.status = 500
-    freed_before_it_is_told(world, monkeypatch)
+    freed_before_the_index_is_written(world, monkeypatch)
     sweep(world)
     assert world.slot() == "free"
 
@@ -77,11 +77,11 @@ def test_a_slot_freed_before_a_rebuild_writes_its_quarantine_is_free(
 ) -> None:
     gpu.status = 500
     world.flush()
-    tell = rebuilding.quarantine_slots
+    quarantine = rebuilding.quarantine_slots
 
     def free_first(leases: Leases, suspects: Iterable[tuple[str, str]]) -> tuple[Wakes, ...]:
-        freed_before_it_is_told(world, monkeypatch)
-        return tell(leases, suspects)
+        freed_before_the_index_is_written(world, monkeypatch)
+        return quarantine(leases, suspects)
 
     monkeypatch.setattr(rebuilding, "quarantine_slots", free_first)
     rebuild(world)

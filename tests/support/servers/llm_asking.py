@@ -18,10 +18,10 @@ KINDS = ("openai", "ollama")
 
 
 class Ask:
-    """One run against a server, and what it told meanwhile."""
+    """One run against a server, and its progress reports."""
 
     def __init__(self, server: LlmServer, kind: str, payload: Any, *, path: str = "", **model: Any) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.reports: list[tuple[str, Any]] = []
         self.abort = Abort()
         self.spec = dataclasses.replace(ModelSpec("m", "m", model_type=kind), **model)
         self.runner = runner_for(self.spec)
@@ -35,7 +35,7 @@ class Ask:
             fence=1,
             push_url="http://dispatcher/callback",
             push_token="secret-token",
-            report=lambda kind, value: self.told.append((kind, value)),
+            report=lambda kind, value: self.reports.append((kind, value)),
         )
 
     def run(self) -> Finished:
@@ -43,7 +43,7 @@ class Ask:
 
     @property
     def text(self) -> str:
-        return "".join(value for kind, value in self.told if kind == "partial" and isinstance(value, str))
+        return "".join(value for kind, value in self.reports if kind == "partial" and isinstance(value, str))
 
 
 def streamed(server: LlmServer, kind: str, **more: Any) -> Ask:

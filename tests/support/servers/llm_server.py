@@ -1,7 +1,7 @@
-"""A real HTTP server that speaks as vLLM, Ollama and a Cog container do, and does wrong what it is told to.
+"""A real HTTP server with the protocols of vLLM, Ollama and a Cog container, and faults that a test sets.
 
-It writes down what happened to each request (`log`): who was served, and who hung up in the middle, which is
-how such servers are told to stop.
+`log` has the outcome of each request: served, or closed by the client in the middle, as such servers are
+stopped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 
 @dataclass
 class Behaviour:
-    """status, body: refused like that before anything is written. words: of an answer. cut_after: so many of
-    them, then the connection is reset. hang_after: so many, then silence until the client hangs up.
-    slow_first: nothing is written until `go` is set. endless: words for ever. garbage, error: written in its
-    middle. no_last_word: the stream ends without what ends it. models: that there are. metrics: text."""
+    """status, body: an answer that refuses the request. words: of an answer. cut_after: after this number of
+    words the connection is reset. hang_after: no more words until the client hangs up. slow_first: nothing is
+    written until `go` is set. endless: words for ever. garbage, error: written in the middle of the answer.
+    no_last_word: the stream ends without its end marker. models: the models it has. metrics: text."""
 
     status: int = 200
     body: Any = None
@@ -44,8 +44,8 @@ class Behaviour:
 
 
 class LlmServer:
-    """asked: the requests' (method, path, headers, body). log: (path, what became of it). loaded: what Ollama
-    was told to keep."""
+    """asked: the requests' (method, path, headers, body). log: (path, what became of it). loaded: the models
+    that Ollama keeps."""
 
     def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         self.does = behaviour or Behaviour()

@@ -1,4 +1,4 @@
-"""A TCP proxy that can fall silent: a partition in which packets vanish and nobody is told."""
+"""A TCP proxy that can fall silent: a partition in which packets vanish without an error."""
 
 from __future__ import annotations
 

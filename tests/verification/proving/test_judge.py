@@ -52,7 +52,7 @@ def test_a_job_that_is_not_over_is_found():
 
 
 def test_a_client_that_read_another_end_is_found():
-    assert ledger(made.order(reported="cancelled", reported_code="cancelled")) == ["told_otherwise"]
+    assert ledger(made.order(reported="cancelled", reported_code="cancelled")) == ["client_read_differs"]
 
 
 def test_a_confirmed_cancel_that_did_not_happen_is_found():

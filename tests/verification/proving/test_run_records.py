@@ -51,7 +51,7 @@ def test_consistent_records_have_no_findings() -> None:
         (replace(ORDER, run_ids=["r", "s"]), [ROW, replace(ROW, id="s")], ["two_runs"]),
         (ORDER, [ROW, replace(ROW, id="other")], ["unknown_run"]),
         (replace(ORDER, reported=""), [replace(ROW, state="running", finished_at=None)], ["run_not_over"]),
-        (replace(ORDER, reported="failed"), [ROW], ["run_told_otherwise"]),
+        (replace(ORDER, reported="failed"), [ROW], ["run_client_read_differs"]),
         (
             replace(ORDER, reported="cancelled"),
             [replace(ROW, state="cancelled")],

@@ -77,7 +77,7 @@ def test_consistent_records_have_no_findings() -> None:
         ((FIRST,), {"payloads": JOBS[:1]}, ["due_time_lost"]),
         ((FIRST,), {"payloads": JOBS}, ["due_time_lost", "started_unknown"]),
         ((FIRST, SECOND, replace(SECOND, job="")), {}, ["fired_twice", "started_nothing"]),
-        ((FIRST, SECOND, replace(SECOND, due_at=1025.0)), {"read": ()}, ["firings_told_otherwise"]),
+        ((FIRST, SECOND, replace(SECOND, due_at=1025.0)), {"read": ()}, ["firings_client_read_differs"]),
         ((FIRST, replace(SECOND, job="j9")), {"payloads": JOBS[:1]}, ["started_nothing"]),
         ((FIRST, replace(SECOND, at=1007.0)), {}, ["fired_early"]),
         ((FIRST, SECOND), {"runs": (RUNS[0], gpu_run(2, 1005.0, 1006.0))}, ["ran_early"]),

@@ -314,17 +314,17 @@ def end_of_the_quota() -> Iterator[None]:
         yield
 
 
-def quota_told() -> Any:
+def quota_reason() -> Any:
     """An explanation names another reason instead of the quota."""
     return patch.dict(decide.PARKED, {decide.QUOTA: decide.PARKED[decide.CAP]})
 
 
-def quota_told_to_who_waits_for_it() -> Any:
+def quota_reason_of_one_tenant_only() -> Any:
     """Every explanation names the quota."""
     return scripts_without({"parked = reasons, fifo": "parked = reasons .. 'q', fifo"})
 
 
-def quota_at_the_door() -> Any:
+def quota_at_submit() -> Any:
     """An estimate ignores the quota."""
     return patch.object(explain_job, "quota_refusal", lambda *_: None)
 
@@ -333,9 +333,9 @@ def figures_of_the_quota() -> Any:
     """Active runs are left out of the used quota in an explanation."""
     real = explain_job.quota_of
 
-    def quota_of(*told: Any) -> Any:
+    def quota_of(*args: Any) -> Any:
         with patch.object(gpu_seconds, "_running", lambda *_: {}):
-            return real(*told)
+            return real(*args)
 
     return patch.object(explain_job, "quota_of", quota_of)
 
@@ -404,9 +404,9 @@ MECHANISMS: dict[str, Sabotage] = {
     "quota in the rebuild": quota_in_the_rebuild,
     "ends in the quota": ends_in_the_quota,
     "end of the quota": end_of_the_quota,
-    "quota told": quota_told,
-    "quota told to who waits for it": quota_told_to_who_waits_for_it,
-    "quota at the door": quota_at_the_door,
+    "quota reason": quota_reason,
+    "quota reason of one tenant only": quota_reason_of_one_tenant_only,
+    "quota at submit": quota_at_submit,
     "figures of the quota": figures_of_the_quota,
     "second look for an object": second_look,
     "objects before the end": objects_before_the_end,

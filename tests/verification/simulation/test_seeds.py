@@ -108,14 +108,14 @@ def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(arguments: tuple[str, ...], says: str) -> None:
-    with pytest.raises(CommandError) as told:
+    with pytest.raises(CommandError) as error:
         call_command("simulate", *arguments)
-    assert says in str(told.value)
-    assert "\n" not in str(told.value)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_an_unknown_fault_is_not_a_broken_law() -> None:
     """Status 1 says that a law broke."""
-    with pytest.raises(CommandError) as told:
+    with pytest.raises(CommandError) as error:
         call_command("simulate", "--only", "nope")
-    assert told.value.returncode == 2
+    assert error.value.returncode == 2

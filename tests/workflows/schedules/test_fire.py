@@ -19,7 +19,7 @@ from jobs.models import Job, Rollup, Tenant
 from jobs.operations.erase import erase_job_data
 from jobs.operations.jobs import retry_dead_letter
 from tests.support.factories import make_model, make_tenant
-from tests.support.schedules import SUBMIT, Stage, starts, told
+from tests.support.schedules import SUBMIT, Stage, firings, starts
 from verification.schedule_laws import check_schedules
 from workflows import operations as workflow_operations
 from workflows.api.schedules import firing_json
@@ -67,7 +67,7 @@ def test_a_job_gets_the_due_time_and_the_last_output(stage: Stage) -> None:
 def test_a_reference_to_nothing_skips_the_firing_and_says_why(stage: Stage) -> None:
     schedule = stage.put(submit={"model": "zimg", "payload": {"x": {"$ref": "last.output"}}})
     stage.run_for(60)
-    assert told(schedule) == [("skipped", "unresolved_ref", 1)]
+    assert firings(schedule) == [("skipped", "unresolved_ref", 1)]
     assert Job.objects.count() == 0
 
 
@@ -106,7 +106,7 @@ def test_an_erased_output_of_a_run_is_no_last_output(stage: Stage) -> None:
     stage.put(workflow={"name": "film", "inputs": {"$ref": "last.output.given"}})
     erase_run_data(run.id, ports=stage.ports)
     stage.run_for(60)
-    assert told(schedule)[-1] == ("skipped", "last_output_erased", 1)
+    assert firings(schedule)[-1] == ("skipped", "last_output_erased", 1)
 
 
 def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:
@@ -164,7 +164,7 @@ def test_an_end_that_is_still_to_come_loses_no_due_time(stage: Stage) -> None:
     stage.clock.move(130)  # no sweep
     stage.put(catch_up="all", end_at=stage.clock.now() + timedelta(days=1))
     stage.sweep()
-    assert told(schedule) == [("started", "", 1)] * 2
+    assert firings(schedule) == [("started", "", 1)] * 2
 
 
 @pytest.mark.database
@@ -194,7 +194,7 @@ def test_a_refused_target_does_not_stop_the_others_of_its_transaction(stage: Sta
     ModelConfig.objects.filter(name="gone").delete()
     stage.ports.registry.clear()
     stage.run_for(61)
-    assert told(bad) == [("skipped", "unknown_model", 1)]
+    assert firings(bad) == [("skipped", "unknown_model", 1)]
     assert Job.objects.count() == 3
     stage.run_for(58)
     reasons = Firing.objects.exclude(schedule=bad).values_list("outcome", "reason")
@@ -226,8 +226,8 @@ def test_a_clock_that_steps_ahead_leaves_a_row_for_each_due_time(stage: Stage) -
     stage.run_for(60)
     stage.clock.at += timedelta(hours=1)
     stage.run_for(60)
-    assert told(schedule)[0] == ("started", "", 1)
-    assert sum(count for _, _, count in told(schedule)) == 62
+    assert firings(schedule)[0] == ("started", "", 1)
+    assert sum(count for _, _, count in firings(schedule)) == 62
 
 
 @pytest.mark.parametrize(("catch_up", "expected"), [("none", 0), ("last", 1), ("all", 2)])
@@ -236,7 +236,7 @@ def test_ten_minutes_without_a_sweep(stage: Stage, catch_up: str, expected: int)
     stage.clock.move(600)
     stage.sweep()
     assert len(starts(schedule)) == Job.objects.count() == expected
-    assert sum(count for _, _, count in told(schedule)) == 2
+    assert sum(count for _, _, count in firings(schedule)) == 2
 
 
 def test_a_long_backlog_is_handled_in_parts(stage: Stage) -> None:
@@ -247,7 +247,7 @@ def test_a_long_backlog_is_handled_in_parts(stage: Stage) -> None:
         stage.sweep()
     dues = starts(schedule)
     assert len(dues) == len(set(dues)) == 21  # 20 minutes, both ends
-    assert sum(count for _, _, count in told(schedule)) == 30
+    assert sum(count for _, _, count in firings(schedule)) == 30
 
 
 @pytest.mark.database
@@ -256,7 +256,7 @@ def test_one_run_passes_over_all_due_times_that_are_too_late_and_starts_one_part
     schedule = stage.put(every_seconds=60.0, catch_up="all", catch_up_seconds=300.0)
     stage.clock.move(6000)
     stage.sweep()
-    assert sum(count for outcome, _, count in told(schedule) if outcome == "missed") == 94
+    assert sum(count for outcome, _, count in firings(schedule) if outcome == "missed") == 94
     assert len(starts(schedule)) == 3
     stage.sweep()
     assert len(starts(schedule)) == len(set(starts(schedule))) == 6
@@ -282,13 +282,13 @@ def test_due_times_that_are_too_late_take_a_bounded_part_of_a_run(
 
     monkeypatch.setattr(fire_module, "judge", judge)
     stage.sweep()
-    assert told(behind) == [("missed", "late", 7)] * 4
+    assert firings(behind) == [("missed", "late", 7)] * 4
     assert len(starts(prompt)) == 1
     stage.due = due_schedules.DueSchedulesSweep(
         due_schedules.DueLimits(missed_parts=1, fire=FireLimits(dues=7))
     )
     stage.sweep()
-    assert len(told(behind)) == 6
+    assert len(firings(behind)) == 6
 
 
 @pytest.mark.parametrize("place", ["insert", "statements.insert_all", "statements.update_all"])
@@ -320,7 +320,7 @@ def test_a_row_that_raises_stops_no_other(stage: Stage) -> None:
     good = stage.put("b")
     stage.run_for(180)
     assert len(starts(good)) == 3
-    reasons = {reason for _, reason, _ in told(poison)}
+    reasons = {reason for _, reason, _ in firings(poison)}
     assert reasons == {"internal_error"}
     assert Schedule.objects.get(pk=poison.pk).error_code == "internal_error"
 
@@ -330,7 +330,7 @@ def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     ModelConfig.objects.all().delete()
     stage.ports.registry.clear()
     stage.run_for(60)
-    assert told(schedule) == told(good) == [("skipped", "unknown_model", 1)]
+    assert firings(schedule) == firings(good) == [("skipped", "unknown_model", 1)]
 
 
 def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
@@ -339,7 +339,7 @@ def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     schedule = stage.put(workflow={"name": "film"})
     Workflow.objects.all().delete()
     stage.run_for(60)
-    assert told(schedule) == [("skipped", "unknown_workflow", 1)]
+    assert firings(schedule) == [("skipped", "unknown_workflow", 1)]
 
 
 def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
@@ -347,19 +347,19 @@ def test_a_tenant_that_may_no_longer_use_the_model(stage: Stage) -> None:
     Tenant.objects.update(allowed_models=["other"])
     stage.ports.limit_caches.clear()
     stage.run_for(60)
-    assert told(schedule) == [("skipped", "model_not_allowed", 1)]
+    assert firings(schedule) == [("skipped", "model_not_allowed", 1)]
 
 
 def test_a_full_queue_is_waited_for_as_long_as_the_due_time_may_be_late(stage: Stage) -> None:
     Tenant.objects.update(max_queued=1)
     schedule = stage.put(cron="*/5 * * * *", catch_up="last", catch_up_seconds=120.0)
     stage.run_for(610)
-    assert told(schedule) == [("started", "", 1)]
+    assert firings(schedule) == [("started", "", 1)]
     stage.end_jobs()
     stage.run_for(4)
-    assert told(schedule) == [("started", "", 1), ("started", "", 1)]
+    assert firings(schedule) == [("started", "", 1), ("started", "", 1)]
     stage.run_for(900)
-    assert told(schedule)[2:] == [("skipped", "tenant_queue_full", 1)] * 2
+    assert firings(schedule)[2:] == [("skipped", "tenant_queue_full", 1)] * 2
     assert Job.objects.filter(finished_at=None).count() == 1
 
 
@@ -372,7 +372,7 @@ def test_an_exhausted_quota_skips_with_its_reason(stage: Stage) -> None:
     )
     stage.ports.limit_caches.clear()
     stage.run_for(120)
-    assert ("skipped", "quota_exhausted") in {(outcome, reason) for outcome, reason, _ in told(schedule)}
+    assert ("skipped", "quota_exhausted") in {(outcome, reason) for outcome, reason, _ in firings(schedule)}
 
 
 def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage) -> None:
@@ -381,14 +381,14 @@ def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage
     stage.run_for(120)
     row = Schedule.objects.get()
     assert row.error_code == "unknown_timezone"
-    assert told(schedule) == [("skipped", "unknown_timezone", 1)]
+    assert firings(schedule) == [("skipped", "unknown_timezone", 1)]
     Schedule.objects.update(timezone="Europe/Berlin")
     stage.run_for(600)
     row = Schedule.objects.get()
     assert row.error_code == ""
     assert row.next_at is not None
-    assert ("missed", "late") in {(outcome, reason) for outcome, reason, _ in told(schedule)}
-    assert sum(count for _, _, count in told(schedule)) == 12
+    assert ("missed", "late") in {(outcome, reason) for outcome, reason, _ in firings(schedule)}
+    assert sum(count for _, _, count in firings(schedule)) == 12
 
 
 # -- overlaps ----------------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_a_time_zone_that_is_gone_stops_and_goes_on_once_it_is_back(stage: Stage
 def test_skip_starts_no_second_one(stage: Stage) -> None:
     schedule = stage.put(overlap="skip")
     stage.run_for(180)
-    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1), ("skipped", "overlap", 1)]
+    assert firings(schedule) == [("started", "", 1), ("skipped", "overlap", 1), ("skipped", "overlap", 1)]
     stage.end_jobs()
     stage.run_for(60)
     assert len(starts(schedule)) == 2
@@ -406,10 +406,10 @@ def test_skip_starts_no_second_one(stage: Stage) -> None:
 def test_queue_one_starts_one_after_the_end(stage: Stage) -> None:
     schedule = stage.put(overlap="queue_one")
     stage.run_for(180)
-    assert [outcome for outcome, _, _ in told(schedule)] == ["started", "waiting", "skipped"]
+    assert [outcome for outcome, _, _ in firings(schedule)] == ["started", "waiting", "skipped"]
     stage.end_jobs()
     stage.run_for(2)
-    assert [outcome for outcome, _, _ in told(schedule)] == ["started", "started", "skipped"]
+    assert [outcome for outcome, _, _ in firings(schedule)] == ["started", "started", "skipped"]
 
 
 def test_queue_all_starts_them_in_order(stage: Stage) -> None:
@@ -432,7 +432,7 @@ def test_a_newer_one_cancels_the_one_before(stage: Stage) -> None:
     first = Job.objects.earliest("id")
     assert first.state == JobState.CANCELLED  # it was queued
     stage.run_for(2)
-    assert [outcome for outcome, _, _ in told(schedule)] == ["started", "started"]
+    assert [outcome for outcome, _, _ in firings(schedule)] == ["started", "started"]
     assert Job.objects.filter(finished_at=None).count() == 1
 
 
@@ -441,7 +441,7 @@ def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: py
     stage.run_for(60)
     monkeypatch.setattr(fire_module, "cancel_job", lambda *_, **__: None)  # it takes until the run has ended
     stage.run_for(121)
-    assert [(outcome, reason) for outcome, reason, _ in told(schedule)] == [
+    assert [(outcome, reason) for outcome, reason, _ in firings(schedule)] == [
         ("started", ""),
         ("skipped", "superseded"),
         ("waiting", ""),
@@ -456,10 +456,10 @@ def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     stage.run_for(60)
     operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(600)
-    assert len(told(schedule)) == 1
+    assert len(firings(schedule)) == 1
     operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(60)
-    assert told(schedule) == [
+    assert firings(schedule) == [
         ("started", "", 1),
         ("skipped", "paused", 9),
         ("started", "", 1),
@@ -472,7 +472,7 @@ def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
     until = stage.clock.now() + timedelta(seconds=150)
     operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
     stage.run_for(180)
-    assert told(schedule) == [("skipped", "paused", 2), ("started", "", 1)]
+    assert firings(schedule) == [("skipped", "paused", 2), ("started", "", 1)]
 
 
 def test_failures_in_a_row_pause_it(stage: Stage) -> None:
@@ -516,7 +516,7 @@ def test_a_restarted_run_counts_as_running(stage: Stage) -> None:
     workflow_operations.restart_run(run.id, ports=stage.ports)
     advance_now(Advancer(stage.ports), run.id)
     stage.run_for(55)
-    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
+    assert firings(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
     assert (shown := firing_json(Firing.objects.get(run_id=run.id)))["ended_at"] is None
     assert shown["end_state"] is None, "that of the end before"
 
@@ -550,7 +550,7 @@ def test_a_retried_dead_letter_counts_as_running(stage: Stage) -> None:
     ended_firings.sweep(stage.ports)
     retry_dead_letter(job.id, ports=stage.ports)
     stage.run_for(60)
-    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
+    assert firings(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
     stage.end_jobs()
     ended_firings.sweep(stage.ports)
     assert Firing.objects.get(job_id=job.id).end_state == "completed"
@@ -712,7 +712,7 @@ def test_an_edit_keeps_a_due_time_that_has_come(stage: Stage) -> None:
     move_to(stage, schedule, schedule.jitter.total_seconds() / 2)
     stage.put(cron="0 12 * * *", jitter_seconds=3600.0, submit={**SUBMIT, "tags": ["new"]})
     stage.run_for(3600)
-    assert told(schedule) == [("started", "", 1)]
+    assert firings(schedule) == [("started", "", 1)]
     assert Job.objects.get().tags == ["new"]
 
 
@@ -721,10 +721,10 @@ def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> No
     stage.clock.move(185)
     stage.put(cron="0 12 * * *")
     stage.run_for(60)
-    assert told(schedule) == [("skipped", "changed", 3)]
+    assert firings(schedule) == [("skipped", "changed", 3)]
     stage.clock.move(185)
     stage.put(cron="0 13 * * *")
-    assert len(told(schedule)) == 1
+    assert len(firings(schedule)) == 1
 
 
 def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
@@ -738,7 +738,7 @@ def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
     operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)  # before a sweep
     operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(60)
-    assert told(schedule) == [("skipped", "paused", 1)]
+    assert firings(schedule) == [("skipped", "paused", 1)]
 
 
 # -- errors, limits and neighbours of firings that wait ----------------------------------------------------
@@ -764,7 +764,7 @@ def test_a_waiting_firing_that_raises_costs_no_other_due_time(
 
     monkeypatch.setattr(fire_module, "_start", start)
     stage.run_for(30)
-    assert told(schedule) == [("skipped", "internal_error", 1), ("started", "", 1)]
+    assert firings(schedule) == [("skipped", "internal_error", 1), ("started", "", 1)]
     later = Schedule.objects.get()
     assert later.next_due_at == stage.clock.now().replace(minute=30, second=0)
 
@@ -779,10 +779,10 @@ def test_a_newer_one_waits_out_an_outage_of_the_leases(stage: Stage, monkeypatch
 
     monkeypatch.setattr(fire_module, "cancel_job", away)
     stage.run_for(90)
-    assert told(schedule) == [("started", "", 1), ("waiting", "", 1)]
+    assert firings(schedule) == [("started", "", 1), ("waiting", "", 1)]
     monkeypatch.setattr(fire_module, "cancel_job", real)
     stage.run_for(20)
-    assert told(schedule) == [("started", "", 1), ("started", "", 1)]
+    assert firings(schedule) == [("started", "", 1), ("started", "", 1)]
 
 
 @pytest.mark.database
@@ -800,7 +800,7 @@ def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(stage: Stage)
     other = stage.put("other", cron="0 * * * *")
     backfilled(stage, other, 0)
     stage.run_for(5)
-    assert told(other) == [("started", "", 1)]
+    assert firings(other) == [("started", "", 1)]
     assert Job.objects.count() == 1
 
 
@@ -812,7 +812,7 @@ def test_more_due_schedules_than_a_run_handles_are_taken_in_turn_by_tenant(stage
     other = stage.put("other")
     stage.clock.move(61)
     stage.sweep()
-    assert told(other) == [("started", "", 1)]
+    assert firings(other) == [("started", "", 1)]
     assert Job.objects.count() == 4
     stage.run_for(3)
     assert Job.objects.count() == 13
@@ -911,7 +911,7 @@ def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     stage.clock.move(0.5)
     operations.trigger(schedule, by="x", ports=stage.ports)
     stage.run_for(60)
-    assert told(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
+    assert firings(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
 
 
 def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage) -> None:

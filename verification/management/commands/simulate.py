@@ -98,13 +98,13 @@ class Command(BaseCommand):
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
         processes = min(options["processes"], len(seeds))
         began, cost, broken = time.monotonic(), Counter[str](), list[int]()
-        told = began
+        reported_at = began
         try:
             for played, verdict in enumerate(verdicts(seeds, size, processes=processes), 1):
                 cost.update(verdict.cost)
-                if time.monotonic() - told >= PROGRESS_SECONDS:
-                    told = time.monotonic()
-                    self._progress(played, len(seeds), told - began, len(broken))
+                if time.monotonic() - reported_at >= PROGRESS_SECONDS:
+                    reported_at = time.monotonic()
+                    self._progress(played, len(seeds), reported_at - began, len(broken))
                 if verdict.broken:
                     broken.append(verdict.seed)
                     self._show(verdict, size, options["history"])

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 KEYED = with_headers(idempotency_key="a")
 
 
-def statuses(told: Any) -> list[int]:
-    return [one.status for one in told]
+def statuses(responses: Any) -> list[int]:
+    return [one.status for one in responses]
 
 
 def test_a_key_used_meanwhile_does_not_fail_other_submits(

@@ -1,4 +1,4 @@
-"""What a client asks reaches the GPU server, and what the server says reaches the client."""
+"""Cancels and pushed results between client and GPU server, and signed callbacks, on a whole system."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_callbacks_are_signed_and_come_once_also_to_a_receiver_that_was_down(
     system: System, judge: Judge, receiver: Receiver
 ) -> None:
     printed = dict(
-        line.split(": ") for line in system.manage("create_key", "--tenant", "told").strip().splitlines()
+        line.split(": ") for line in system.manage("create_key", "--tenant", "callbacks").strip().splitlines()
     )
     client = system.client(printed["api key"])
     system.add_server("callbacks")
@@ -63,9 +63,9 @@ def test_callbacks_are_signed_and_come_once_also_to_a_receiver_that_was_down(
     receiver.open()
     late = client.submit("callbacks", {"n": 2}, callback_url=receiver.url)
     wait_for(lambda: receiver.job_ids(printed["webhook secret"]) >= {early, late}, what="both callbacks")
-    told = receiver.messages(printed["webhook secret"])
-    assert sorted(message["job_id"] for message in told) == sorted([early, late])
-    assert {message["status"] for message in told} == {"completed"}
+    messages = receiver.messages(printed["webhook secret"])
+    assert sorted(message["job_id"] for message in messages) == sorted([early, late])
+    assert {message["status"] for message in messages} == {"completed"}
 
 
 def _failed_tries(judge: Judge, job_id: str) -> int:
