@@ -88,16 +88,17 @@ class Stage:
         leases.configure_pool(pool.spec)
 
     def put(self, name: str, definition: dict[str, Any]) -> None:
-        from workflows import operations
+        from workflows.operations.definitions import put_definition
 
-        operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)
+        put_definition(self.tenant.pk, name, definition, ports=self.ports)
 
     def start(self, definition: dict[str, Any], *, other: bool = False) -> str:
-        from workflows import operations
+        from workflows.operations.definitions import put_definition
+        from workflows.operations.start import start_run
 
         tenant = (self.other if other else self.tenant).pk
-        operations.put_definition(tenant, "bench", definition, ports=self.ports)
-        return operations.start_run(tenant, "bench", None, ports=self.ports).run.id
+        put_definition(tenant, "bench", definition, ports=self.ports)
+        return start_run(tenant, "bench", None, ports=self.ports).run.id
 
     def advance(self, run_id: str) -> None:
         while self.advancer.advance(run_id):

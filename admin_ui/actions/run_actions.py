@@ -11,10 +11,11 @@ from django.http import HttpRequest, HttpResponse
 from admin_ui.actions.operations import act_on_one, actor
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
-from workflows import operations
 from workflows.domain.states import NodeState, RunState
-from workflows.erasing import erase_run_data
 from workflows.models import Run
+from workflows.operations.control import cancel_run, pause_run, resume_run
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
 
 _PAGE = "admin:workflows_run_change"
 _RUNS = "_runs_to_operate"
@@ -41,7 +42,7 @@ class RunActions:
         ),
     )
     def pause_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        return _done(request, object_id, operations.pause_run, "paused")
+        return _done(request, object_id, pause_run, "paused")
 
     @operation(
         "Resume",
@@ -50,7 +51,7 @@ class RunActions:
         confirm=("Resume this run?", "Its next nodes start.", "Resume it"),
     )
     def resume_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        return _done(request, object_id, operations.resume_run, "resumed")
+        return _done(request, object_id, resume_run, "resumed")
 
     @operation(
         "Cancel run",
@@ -63,7 +64,7 @@ class RunActions:
         ),
     )
     def cancel_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        return _done(request, object_id, operations.cancel_run, "being cancelled")
+        return _done(request, object_id, cancel_run, "being cancelled")
 
     @operation(
         "Restart from failed",
@@ -77,7 +78,7 @@ class RunActions:
         ),
     )
     def restart_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        return _done(request, object_id, operations.restart_run, "restarted")
+        return _done(request, object_id, restart_run, "restarted")
 
     @operation(
         "Erase data",

@@ -17,8 +17,8 @@ from admin_ui.parts.row_page import RowPage
 from foundation.http_api.problems import Problem
 from jobs import ports
 from jobs.domain.errors import Refused
-from workflows import operations
 from workflows.models import Run
+from workflows.operations.restart import nodes_of_restart, restart_run
 from workflows.reports.graph import plan_of
 
 
@@ -51,7 +51,7 @@ class RestartPage(RunActions, RowPage):
                 return self._choose(request, run, "Choose at least one node.")
             if not is_confirmed:
                 return self._confirm(request, run, keys)
-            operations.restart_run(run.id, keys=keys, by=actor(request), ports=ports.production_ports())
+            restart_run(run.id, keys=keys, by=actor(request), ports=ports.production_ports())
         except (Refused, Problem) as refusal:
             messages.error(request, str(refusal))
         else:
@@ -63,7 +63,7 @@ class RestartPage(RunActions, RowPage):
         return self._show(request, run, "Restart nodes", nodes=nodes, error=error)
 
     def _confirm(self, request: HttpRequest, run: Run, keys: list[str]) -> HttpResponse:
-        again = operations.nodes_of_restart(run, keys)
+        again = nodes_of_restart(run, keys)
         chosen = [key for key in again if key in set(keys)]
         after = [key for key in again if key not in set(keys)]
         return self._show(request, run, "Restart these nodes?", chosen=chosen, after=after)

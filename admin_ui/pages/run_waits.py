@@ -26,10 +26,10 @@ from admin_ui.parts.viewer import find_media, one_line_json, show_json
 from artifacts.models import Artifact
 from jobs import ports
 from jobs.domain.errors import Refused
-from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.models import Node, Run, Wait
-from workflows.signals import send_signal
+from workflows.operations.answers import answer_wait
+from workflows.operations.signals import send_signal
 
 MAX_WAITS = 20
 """Forms on a page, of human nodes and of signals each."""
@@ -199,7 +199,7 @@ class WaitForms(RunActions, RowPage):
         sent, by = request.POST.dict(), actor(request)
         try:
             value = read_answer(wait, sent)
-            operations.answer_wait(
+            answer_wait(
                 run,
                 wait.node.key,
                 value,

@@ -23,10 +23,10 @@ from foundation.http_api.problems import Problem
 from jobs import ports
 from jobs.domain.errors import Refused
 from jobs.submission.request import DEFAULT_PRIORITY, KeyedRequest, fingerprint
-from workflows import operations
 from workflows.api.bodies import StartRun
 from workflows.definition.read import read_definition
 from workflows.models import Version
+from workflows.operations.start import StartedRun, start_run
 
 
 class StartForm(SubmitForm):
@@ -92,13 +92,13 @@ class StartRunPage(OperatorAdmin):
         return bool(request.user.has_perm("workflows.change_run"))
 
 
-def _start(version: Version, inputs: Any, form: StartForm, *, by: str) -> operations.StartedRun:
+def _start(version: Version, inputs: Any, form: StartForm, *, by: str) -> StartedRun:
     """Start a run as the API does. Raises Problem, Refused."""
     options = {name: value for name, value in form.options.items() if value is not None}
     body = {"inputs": inputs, "version": version.number, **options}
     read = read_body(StartRun, body)
     name = version.workflow.name
-    return operations.start_run(
+    return start_run(
         version.workflow.tenant_id,
         name,
         read.inputs,

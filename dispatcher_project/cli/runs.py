@@ -14,7 +14,9 @@ from django.db.models import F
 from dispatcher_project.cli.screen import age, field_text, line, plain, table
 from gpus.registry.audit import cli_actor
 from jobs.domain.access import Principal
-from workflows.api.views import nodes_json, run_json, runs_visible_to, summary_json
+from workflows.api.base import runs_visible_to
+from workflows.api.nodes import nodes_json
+from workflows.api.representations import run_json, summary_json
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, RunEvent
 from workflows.reports.forecast import PAUSED

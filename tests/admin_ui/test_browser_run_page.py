@@ -17,10 +17,12 @@ from jobs import ports
 from tests.admin_ui.browser import ON_A_PHONE, WebBrowser, wait_until
 from tests.support.factories import make_tenant
 from tests.support.pictures import png
-from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
 from workflows.models import MapState, Node, Run
+from workflows.operations.control import cancel_run
+from workflows.operations.definitions import put_definition
+from workflows.operations.start import start_run
 from workflows.sweeps import due_waits
 from workflows.tasks import advance_now
 
@@ -57,8 +59,8 @@ def boss(db: None) -> User:
 
 def start(definition: dict[str, Any]) -> Run:
     tenant, real = make_tenant(), ports.production_ports()
-    operations.put_definition(tenant.pk, "film", definition, ports=real)
-    run = operations.start_run(tenant.pk, "film", {"fox": "<b>red</b>"}, ports=real).run
+    put_definition(tenant.pk, "film", definition, ports=real)
+    run = start_run(tenant.pk, "film", {"fox": "<b>red</b>"}, ports=real).run
     advance(run)
     return run
 
@@ -95,7 +97,7 @@ def test_a_run_is_answered_fails_and_is_restarted_on_its_page(
         page.wait_for_selector(".node-table :text('4 under way')")
         visit.assert_sound()
         shoot(page, f"run-maps-{phone}")
-        operations.cancel_run(run.id, ports=ports.production_ports())
+        cancel_run(run.id, ports=ports.production_ports())
         from workflows.sweeps import cancelling_runs
 
         cancelling_runs.sweep(ports.production_ports())
@@ -116,7 +118,7 @@ def test_a_run_is_answered_fails_and_is_restarted_on_its_page(
 def test_the_page_of_a_sub_run_is_no_wider_than_the_window(web_browser: WebBrowser, boss: User) -> None:
     tenant = make_tenant()
     nothing = {"nodes": {"never": {"timer": {"seconds": 1}, "when": "`false`"}}}
-    operations.put_definition(tenant.pk, "part", nothing, ports=ports.production_ports())
+    put_definition(tenant.pk, "part", nothing, ports=ports.production_ports())
     run = start({"nodes": {"part": {"workflow": "part"}}})
     part = Run.objects.get(parent_node__run=run)
     advance(part)

@@ -13,8 +13,8 @@ from django.urls import reverse
 from gpus.models import AuditEntry
 from tests.support.admin_ports import FakePorts
 from tests.support.factories import make_tenant
-from workflows import operations
 from workflows.models import Run, Version
+from workflows.operations.definitions import put_definition
 
 pytestmark = [pytest.mark.django_db]
 INPUTS = {
@@ -32,7 +32,7 @@ NODES = {"wait": {"timer": {"seconds": 3600}}}
 @pytest.fixture
 def film(fake_ports: FakePorts) -> Version:
     spec = {"inputs": INPUTS, "nodes": NODES}
-    return operations.put_definition(make_tenant().pk, "film", spec, ports=fake_ports.ports()).version
+    return put_definition(make_tenant().pk, "film", spec, ports=fake_ports.ports()).version
 
 
 def address(version: Version) -> str:
@@ -123,14 +123,14 @@ def test_the_version_of_the_form_is_started_although_there_is_a_newer_one(
 ) -> None:
     form = filled(boss, film, title="A fox")
     tenant = film.workflow.tenant_id
-    operations.put_definition(tenant, "film", {"nodes": NODES}, ports=fake_ports.ports())
+    put_definition(tenant, "film", {"nodes": NODES}, ports=fake_ports.ports())
     assert "not the newest, which is 2" in boss.get(address(film)).content.decode()
     boss.post(address(film), form)
     assert Run.objects.get().version_id == film.pk
 
 
 def test_inputs_without_a_schema_are_json(boss: Client, fake_ports: FakePorts) -> None:
-    stored = operations.put_definition(make_tenant().pk, "any", {"nodes": NODES}, ports=fake_ports.ports())
+    stored = put_definition(make_tenant().pk, "any", {"nodes": NODES}, ports=fake_ports.ports())
     for text, inputs in (("", None), ('{"a": [1]}', {"a": [1]})):
         sent = {"priority": "5", "key": f"k{len(text)}", "field-0": text}
         boss.post(address(stored.version), sent)

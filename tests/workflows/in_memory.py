@@ -10,9 +10,11 @@ from jobs.domain.states import JobState
 from jobs.models import EndNotice, Job, Tenant
 from tests.support.api_world import ApiWorld
 from tests.support.factories import make_model, make_tenant
-from workflows import operations
 from workflows.execution.advancer import Advancer
 from workflows.models import Run
+from workflows.operations.control import cancel_run
+from workflows.operations.definitions import put_definition
+from workflows.operations.start import start_run
 from workflows.sweeps import cancelling_runs
 from workflows.tasks import advance_now
 
@@ -28,12 +30,12 @@ class Desk:
         self.advancer = Advancer(self.ports)
 
     def put(self, name: str, definition: dict[str, Any]) -> None:
-        operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)
+        put_definition(self.tenant.pk, name, definition, ports=self.ports)
 
     def start(self, definition: dict[str, Any] | None = None, name: str = "w") -> Run:
         if definition is not None:
             self.put(name, definition)
-        return operations.start_run(self.tenant.pk, name, None, ports=self.ports).run
+        return start_run(self.tenant.pk, name, None, ports=self.ports).run
 
     def advance(self, run: Run) -> Run:
         """Advance a run and its sub-runs."""
@@ -46,7 +48,7 @@ class Desk:
 
     def cancel(self, run: Run) -> Run:
         """Cancel a run, until it and its sub-runs have ended."""
-        operations.cancel_run(run.id, ports=self.ports)
+        cancel_run(run.id, ports=self.ports)
         for _ in range(3):
             cancelling_runs.sweep(self.ports)
             self.advance(run)

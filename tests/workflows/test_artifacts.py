@@ -22,12 +22,15 @@ from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable
 from jobs.models import Job
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
 from verification.artifact_laws import check_artifacts
-from workflows import erasing, operations
 from workflows.domain.errors import SignalTooLarge
 from workflows.domain.plan import NodeKind
 from workflows.execution import writes
 from workflows.models import Node, Run, Wait
-from workflows.signals import USE_BYTES, send_signal
+from workflows.operations import erase
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run
+from workflows.operations.definitions import check_definition
+from workflows.operations.signals import USE_BYTES, send_signal
 from workflows.sweeps.erasing_runs import ErasingRunsSweep
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -100,13 +103,13 @@ def test_the_artifacts_of_a_runs_inputs_stay_until_its_nodes_come_to_them(harnes
     assert not ArtifactUse.objects.exists(), "inputs that can't be read as references have none"
     waiting = harness.start(late, {"film": [ref(film.pk), ref(new_id())]})
     ended = harness.to_end(harness.start(NODES, {"film": ref(film.pk)}))
-    erasing.erase_run_data(ended.id, ports=harness.ports)
+    erase.erase_run_data(ended.id, ports=harness.ports)
     film.refresh_from_db()
     assert film.state == "stored"
     assert list(ArtifactUse.objects.values_list("run", flat=True)) == [waiting.id]
-    operations.cancel_run(waiting.id, ports=harness.ports)
+    cancel_run(waiting.id, ports=harness.ports)
     harness.to_end(waiting)
-    erasing.erase_run_data(waiting.id, ports=harness.ports)
+    erase.erase_run_data(waiting.id, ports=harness.ports)
     film.refresh_from_db()
     assert film.state == "gone"
 
@@ -139,7 +142,7 @@ SIGNAL = {"nodes": {"q": {"signal": {"name": "go"}}}}
 def give(harness: WorkflowHarness, run: Run, value: Any) -> None:
     """Give a value to the node q of a run, which waits for an answer or a signal."""
     if Wait.objects.get(node__run=run).kind == NodeKind.HUMAN:
-        operations.answer_wait(run, "q", value, by="test", ports=harness.ports)
+        answer_wait(run, "q", value, by="test", ports=harness.ports)
     else:
         send_signal(harness.tenant.pk, "go", value, run_id=run.id, ports=harness.ports)
 
@@ -244,7 +247,7 @@ def test_no_run_is_erased_on_a_host_that_may_not_have_its_files(harness: Workflo
     now = harness.ports.clock.now()
     Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
     with pytest.raises(ArtifactStoreOfOneHost, match="DISPATCHER_ARTIFACT_STORE"):
-        erasing.erase_run_data(run.id, ports=harness.ports)
+        erase.erase_run_data(run.id, ports=harness.ports)
     run.refresh_from_db()
     assert (run.inputs, run.erase_requested_at) == ({"film": ref(film.pk)}, None)
     film.refresh_from_db()
@@ -258,7 +261,7 @@ def test_no_run_is_erased_in_a_folder_that_is_not_the_databases(
     run = harness.to_end(harness.start(NODES, {"film": ref(film.pk)}))
     settings.ARTIFACT_FOLDER = settings.ARTIFACT_FOLDER.with_name("of another host")
     with pytest.raises(ArtifactStoreUnavailable, match="is the store on another host"):
-        erasing.erase_run_data(run.id, ports=harness.ports)
+        erase.erase_run_data(run.id, ports=harness.ports)
     run.refresh_from_db()
     assert (run.inputs, run.erase_requested_at) == ({"film": ref(film.pk)}, None)
 
@@ -270,15 +273,15 @@ def test_an_erasure_stops_while_the_files_may_be_on_another_host_and_goes_on(
     make_artifact(harness, b"another")
     each = {"a": {**model(payload={"film": {"$ref": "inputs.film"}}), "map": {"over": [1, 2, 3]}}}
     run = harness.to_end(harness.start({"nodes": each}, {"film": ref(film.pk)}))
-    run = erasing.erase_run_data(run.id, ports=harness.ports, jobs_at_once=1)
+    run = erase.erase_run_data(run.id, ports=harness.ports, jobs_at_once=1)
     done, now = run.erased_up_to, harness.ports.clock.now()
     process = Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
-    assert erasing.erase_jobs(run, harness.ports).done == 0
+    assert erase.erase_jobs(run, harness.ports).done == 0
     assert "s3://BUCKET" in " ".join(ErasingRunsSweep()(harness.ports).notes)
     run.refresh_from_db()
     assert (run.erased_up_to, run.erased_at) == (done, None)
     process.delete()
-    assert erasing.erase_jobs(run, harness.ports) == erasing.ErasedJobs(2)
+    assert erase.erase_jobs(run, harness.ports) == erase.ErasedJobs(2)
     run.refresh_from_db()
     assert run.erased_at is not None
 
@@ -289,7 +292,7 @@ def test_an_erasure_that_waits_for_the_folder_of_the_database_says_so(
     film = make_artifact(harness)
     make_artifact(harness, b"another")
     run = harness.to_end(harness.start(NODES, {"film": ref(film.pk)}))
-    erasing.erase_run_data(run.id, ports=harness.ports, jobs_at_once=0)
+    erase.erase_run_data(run.id, ports=harness.ports, jobs_at_once=0)
     own, settings.ARTIFACT_FOLDER = settings.ARTIFACT_FOLDER, settings.ARTIFACT_FOLDER.with_name("other")
     count = ErasingRunsSweep()(harness.ports)
     assert (count.repaired, "is the store on another host" in " ".join(count.notes)) == (0, True)
@@ -308,7 +311,7 @@ def test_all_artifacts_of_a_run_are_gone_before_the_data_of_its_last_job(harness
     film = make_artifact(harness)
     each = {"a": {**model(payload={"film": {"$ref": "inputs.film"}}), "map": {"over": {"$ref": "inputs.n"}}}}
     run = harness.to_end(harness.start({"nodes": each}, {"film": ref(film.pk), "n": [1, 2, 3, 4, 5]}))
-    assert erasing.erase_run_data(run.id, ports=harness.ports, jobs_at_once=2).erased_at is None
+    assert erase.erase_run_data(run.id, ports=harness.ports, jobs_at_once=2).erased_at is None
     film.refresh_from_db()
     assert film.state == "gone"
     assert not ArtifactUse.objects.exists()
@@ -318,7 +321,7 @@ def test_a_retried_dead_letter_of_an_erased_run_keeps_its_artifacts(harness: Wor
     film = make_artifact(harness)
     run = harness.to_end(harness.start(NODES, {"film": ref(film.pk)}))
     Job.objects.update(state="queued", finished_at=None)
-    erasing.erase_run_data(run.id, ports=harness.ports)
+    erase.erase_run_data(run.id, ports=harness.ports)
     harness.keeps_laws = False
     film.refresh_from_db()
     assert film.state == "stored"
@@ -334,10 +337,10 @@ def test_a_run_keeps_the_artifacts_of_a_result_that_it_took_from_the_cache(harne
     ArtifactUse.objects.create(artifact=film, job=job.id)
     second = harness.to_end(harness.start(cached))
     assert Job.objects.count() == 1
-    erasing.erase_run_data(first.id, ports=harness.ports)
+    erase.erase_run_data(first.id, ports=harness.ports)
     film.refresh_from_db()
     assert film.state == "stored"
-    erasing.erase_run_data(second.id, ports=harness.ports)
+    erase.erase_run_data(second.id, ports=harness.ports)
     film.refresh_from_db()
     assert film.state == "gone"
 
@@ -381,5 +384,5 @@ def test_the_artifacts_of_a_definition_are_looked_up_once(harness: WorkflowHarne
     many = {"nodes": {f"n{number}": model(payload={"film": ref(film.pk)}) for number in range(50)}}
     for definition in (few, many):
         with CaptureQueriesContext(connection) as queries:
-            operations.check_definition(harness.tenant.pk, "w", definition, ports=harness.ports)
+            check_definition(harness.tenant.pk, "w", definition, ports=harness.ports)
         assert sum("artifacts_artifact" in query["sql"] for query in queries.captured_queries) == 1

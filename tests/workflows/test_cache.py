@@ -12,9 +12,9 @@ from gpus.models import ModelConfig
 from jobs.models import Job
 from tests.support.factories import make_tenant
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows import erasing
 from workflows.domain.states import RunState
 from workflows.models import CachedOutput, Node, Run
+from workflows.operations import erase
 from workflows.sweeps import old_runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -72,7 +72,7 @@ def test_a_result_that_is_too_old_erased_or_removed_is_not_taken(harness: Workfl
     CachedOutput.objects.update(expires_at=run.created_at - timedelta(seconds=1))
     run = ran(harness)
     assert Job.objects.count() == 2
-    erasing.erase_run_data(run.id, ports=harness.ports)
+    erase.erase_run_data(run.id, ports=harness.ports)
     run = ran(harness)
     assert Job.objects.count() == 3
     CachedOutput.objects.update(job_id="0" * 26)  # retention removed it

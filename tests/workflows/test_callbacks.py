@@ -18,13 +18,13 @@ from jobs.models import Callback
 from jobs.sweeps import retention
 from tests.support.receivers import Receiver, deliver, loopback_allowed, receiver
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows import operations
 from workflows.domain.advance import RunEnd
 from workflows.domain.states import RunState
-from workflows.erasing import erase_run_data
 from workflows.execution import advancer as advancing
 from workflows.execution.callbacks import callback_for
 from workflows.models import Run
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
 from workflows.sweeps import old_runs, stalled_runs
 
 __all__ = ["loopback_allowed", "receiver"]
@@ -58,7 +58,7 @@ def test_the_end_of_a_run_is_signed_and_sent_once(harness: WorkflowHarness, rece
 
 def test_each_round_has_its_own_callback(harness: WorkflowHarness) -> None:
     run = ended(harness, "https://hooks.example.com/", FAILING, {"fault": "fail"})
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.to_end(run)
     bodies = [json.loads(one.body) for one in Callback.objects.order_by("id")]
     assert [(body["round"], body["status"]) for body in bodies] == [(1, "failed"), (2, "failed")]

@@ -12,9 +12,11 @@ from jobs.domain.errors import JobOfRun
 from jobs.models import Job
 from jobs.operations.erase import erase_job_data
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows import erasing, operations
 from workflows.domain.errors import PartOfRun, RunErased, RunNotOver
 from workflows.models import Run, Version
+from workflows.operations import erase
+from workflows.operations.answers import answer_wait
+from workflows.operations.restart import restart_run
 from workflows.sweeps import erasing_runs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -56,7 +58,7 @@ def ended(harness: WorkflowHarness) -> Run:
 
     def answered() -> bool:
         if run.node_states["best"] == "running":
-            operations.answer_wait(run, "best", SECRET, by="ann", ports=harness.ports)
+            answer_wait(run, "best", SECRET, by="ann", ports=harness.ports)
         return run.state != "running"
 
     harness.until(run, answered)
@@ -67,15 +69,15 @@ def ended(harness: WorkflowHarness) -> Run:
 def test_no_row_keeps_what_a_run_was_given_or_made(harness: WorkflowHarness) -> None:
     run = ended(harness)
     assert everything().count(SECRET) > 10
-    run = erasing.erase_run_data(run.id, ports=harness.ports)
+    run = erase.erase_run_data(run.id, ports=harness.ports)
     assert SECRET not in everything()
     assert run.erased_at is not None
     assert run.inputs["$erased"]["sha256"]
     assert Run.objects.filter(erased_at=None).count() == 0, "sub-runs, too"
     assert run.node_states["a"] == "completed", "states stay"
     with pytest.raises(RunErased):
-        operations.restart_run(run.id, ports=harness.ports)
-    assert erasing.erase_run_data(run.id, ports=harness.ports).erased_at is not None, "it may be repeated"
+        restart_run(run.id, ports=harness.ports)
+    assert erase.erase_run_data(run.id, ports=harness.ports).erased_at is not None, "it may be repeated"
 
 
 def test_a_job_of_a_run_is_not_erased_alone(harness: WorkflowHarness) -> None:
@@ -92,7 +94,7 @@ def test_a_sub_run_is_not_erased_alone(harness: WorkflowHarness) -> None:
     run = ended(harness)
     child = Run.objects.get(depth=1)
     with pytest.raises(PartOfRun, match=run.id):
-        erasing.erase_run_data(child.id, ports=harness.ports)
+        erase.erase_run_data(child.id, ports=harness.ports)
     child.refresh_from_db()
     assert SECRET in str(child.output)
     assert child.erase_requested_at is None
@@ -100,7 +102,7 @@ def test_a_sub_run_is_not_erased_alone(harness: WorkflowHarness) -> None:
 
 def test_the_data_of_many_jobs_is_erased_by_a_sweep(harness: WorkflowHarness) -> None:
     run = ended(harness)
-    assert erasing.erase_run_data(run.id, ports=harness.ports, jobs_at_once=2).erased_at is None
+    assert erase.erase_run_data(run.id, ports=harness.ports, jobs_at_once=2).erased_at is None
     sweep = erasing_runs.ErasingRunsSweep()
     for _ in range(5):
         assert erasing_runs.is_needed(harness.ports)
@@ -116,7 +118,7 @@ def test_the_data_of_many_jobs_is_erased_by_a_sweep(harness: WorkflowHarness) ->
 def test_runs_that_can_not_be_erased_yet_do_not_delay_others(harness: WorkflowHarness) -> None:
     first, second = (harness.to_end(harness.start({"nodes": {"a": model()}}, {"x": SECRET})) for _ in "ab")
     for run in (first, second):
-        erasing.erase_run_data(run.id, ports=harness.ports, jobs_at_once=0)
+        erase.erase_run_data(run.id, ports=harness.ports, jobs_at_once=0)
     Job.objects.filter(followed_by=f"run:{first.id}").update(state="queued", finished_at=None)
     harness.keeps_laws = False
     sweep = erasing_runs.ErasingRunsSweep(max_runs=1)
@@ -127,7 +129,7 @@ def test_runs_that_can_not_be_erased_yet_do_not_delay_others(harness: WorkflowHa
 def test_a_run_under_way_keeps_its_data(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": model()}}, {"x": SECRET})
     with pytest.raises(RunNotOver):
-        erasing.erase_run_data(run.id, ports=harness.ports)
+        erase.erase_run_data(run.id, ports=harness.ports)
     run.refresh_from_db()
     assert run.inputs == {"x": SECRET}
 
@@ -139,5 +141,5 @@ def test_data_that_looks_erased_is_erased_too(harness: WorkflowHarness, mark: An
     run = harness.to_end(harness.start(spec, look))
     Job.objects.update(payload=look, result=look)
     assert run.output == look
-    erasing.erase_run_data(run.id, ports=harness.ports)
+    erase.erase_run_data(run.id, ports=harness.ports)
     assert SECRET not in everything()

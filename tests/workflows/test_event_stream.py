@@ -19,9 +19,10 @@ from tests.support.announced_jobs import new_job, read_stream
 from tests.support.factories import make_tenant
 from tests.support.servers.web import Web, running_web
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows import event_stream, operations
+from workflows import event_stream
 from workflows.event_stream import PLACE, Place, RunReader, RunStreamEvent
 from workflows.models import Node, Run
+from workflows.operations.answers import answer_wait
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MAP = {"nodes": {"a": {**model(), "map": {"count": 4}}, "b": model(needs=["a"])}}
@@ -175,7 +176,7 @@ def test_a_client_follows_a_run_to_its_end_and_reconnects(harness: WorkflowHarne
     lines = follow(streamed, key, run).iter_lines(decode_unicode=True, chunk_size=1)
     while next(lines) != "event: node_started":
         pass
-    operations.answer_wait(run, "best", 1, by="me", ports=harness.ports)
+    answer_wait(run, "best", 1, by="me", ports=harness.ports)
     harness.to_end(run)
     events = read_stream(lines)
     kinds = [event["event"] for event in events]

@@ -18,13 +18,15 @@ from jobs.reports.counters import Name
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
 from verification.workflow_laws import check_runs
-from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer, AdvancerLimits, _Advance
 from workflows.execution.due_runs import DueRuns
 from workflows.execution.writes import Writes
 from workflows.metrics import collect
 from workflows.models import Node, Run
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run
+from workflows.operations.restart import restart_run
 from workflows.reports.explain import explain_run
 from workflows.reports.graph import graph_of, plan_of
 from workflows.sweeps import cancelling_runs, stalled_runs, unread_notices
@@ -188,7 +190,7 @@ def test_a_run_is_given_up_after_so_many_failures_over_so_many_seconds(
     assert Callback.objects.count() == 1
     # once the defect is mended, a restart keeps what had completed
     poison.run_ids = set()
-    operations.restart_run(child.id, ports=harness.ports)
+    restart_run(child.id, ports=harness.ports)
     harness.until(child, lambda: child.state != RunState.RUNNING)
     assert (child.state, Node.objects.filter(run=child, key="a").count()) == (RunState.COMPLETED, 1)
     harness.until(parent, lambda: parent.state == RunState.COMPLETED)
@@ -225,7 +227,7 @@ def test_a_run_whose_step_raises_can_be_cancelled(
     else:
         monkeypatch.setattr(Advancer, "plan", lambda *_: {}["no such definition"])
     harness.advancer.advance(run.id)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     swept_to_end(run, harness)
     assert (run.state, run.error_code) == (RunState.CANCELLED, "run_cancelled")
     assert set(states(run).values()) <= {"cancelled", "completed"}
@@ -357,7 +359,7 @@ def test_a_given_up_run_keeps_the_items_and_answers_that_it_has(
     )
     harness.advance(run)
     harness.until(run, lambda: Node.objects.filter(index__isnull=False, state="completed").count() >= 1)
-    operations.answer_wait(run, "ask", {"said": 1}, by="ann", ports=harness.ports)
+    answer_wait(run, "ask", {"said": 1}, by="ann", ports=harness.ports)
     poison.run_ids = {run.id}
     harness.advancer.advance(run.id)
     swept_to_end(run, harness)
@@ -365,7 +367,7 @@ def test_a_given_up_run_keeps_the_items_and_answers_that_it_has(
     kept = set(Node.objects.filter(index__isnull=False, state="completed").values_list("index", flat=True))
     jobs = Job.objects.count()
     poison.run_ids = set()
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [[0, 1, 2, 3], {"said": 1}])
     assert Job.objects.count() == jobs + 4 - len(kept)

@@ -18,13 +18,14 @@ from artifacts.refs import ref
 from artifacts.removal import announce_unused, remove_now
 from jobs.models import EndNotice, Job
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
-from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution import writes
 from workflows.execution.file_maps import items_of, read_on
 from workflows.execution.json_lines import GROUP, STEP_BYTES
 from workflows.models import MapFile, MapState, Node, Run
-from workflows.signals import send_signal
+from workflows.operations.control import cancel_run, pause_run
+from workflows.operations.restart import restart_run
+from workflows.operations.signals import send_signal
 from workflows.sweeps import unread_notices
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -156,10 +157,10 @@ def test_a_run_is_cancelled_while_its_file_is_read(long_lines: bytes, harness: W
     run = harness.start(over(), ref(artifact.pk))
     harness.advancer.advance(run.id)
     harness.advancer.advance(run.id)
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     harness.advance(run)
     assert MapFile.objects.get().items == 3, "a paused run reads no further"
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert (run.state, states(run)) == (RunState.CANCELLED, {"all": "cancelled"})
     assert not Job.objects.exists()
@@ -203,7 +204,7 @@ def test_a_restart_runs_the_failed_lines_again(harness: WorkflowHarness) -> None
     artifact = upload(harness, lines({}, {"fault": "fail"}, {}, {"fault": "fail"}))
     run = harness.to_end(harness.start({**definition, "output": None}, ref(artifact.pk)))
     assert run.state == RunState.FAILED
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
     assert sorted(
         Node.objects.filter(run=run, round=2).exclude(index=None).values_list("index", flat=True)

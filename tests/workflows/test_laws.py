@@ -16,10 +16,11 @@ from tests.support.worker_harness import WorkerHarness
 from tests.workflows.workflow_harness import WorkflowHarness, model
 from verification.laws import check_laws
 from verification.workflow_laws import check_runs
-from workflows import operations
 from workflows.domain.states import NodeState, RunState
-from workflows.erasing import erase_run_data
 from workflows.models import MapState, Node, Run, RunEvent, follower_of
+from workflows.operations.answers import answer_wait
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DEFINITION: dict[str, Any] = {
@@ -125,7 +126,7 @@ def test_each_planted_violation_is_noticed(harness: WorkflowHarness, worker_harn
     harness.until(run, lambda: Node.objects.filter(key="ask").exists())
     assert check_laws(drained=True, ports=worker_harness.ports) == []
     assert missed(harness, PLANTS) == {}
-    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="me", ports=harness.ports)
     harness.to_end(run)
     assert broken(harness) == set()
     for change in (
@@ -153,7 +154,7 @@ def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(harness: Wor
     }
     run = harness.start({"nodes": {"all": failing}}, [None, "fail", None])
     harness.to_end(run)
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
     assert broken(harness) == set()
     with transaction.atomic():
@@ -180,7 +181,7 @@ def test_each_planted_violation_after_a_failure_is_noticed(harness: WorkflowHarn
     definition = {"nodes": nodes, "on_failure": {"running": "cancel", "node": "mail"}}
     run = harness.start(definition)
     harness.advance(run)
-    operations.answer_wait(run, "say", 1, by="me", ports=harness.ports)
+    answer_wait(run, "say", 1, by="me", ports=harness.ports)
     harness.to_end(run)
     assert broken(harness) == set()
     last = RunEvent.objects.latest("id")

@@ -20,12 +20,14 @@ from jobs.domain.access import Principal
 from jobs.models import Callback, Job
 from jobs.sweeps import retention
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
-from workflows import operations
-from workflows.api.views import nodes_json, run_json
+from workflows.api.nodes import nodes_json
+from workflows.api.representations import run_json
 from workflows.domain.states import RunState
-from workflows.erasing import erase_run_data
 from workflows.execution import long_outputs, writes
 from workflows.models import Node, Run
+from workflows.operations.answers import answer_wait
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
 from workflows.sweeps import old_runs
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -117,9 +119,9 @@ def test_a_restart_reads_the_output_that_stays(harness: WorkflowHarness) -> None
     asks = {"human": {"title": "?", "choose_from": {"$ref": "run.round > `1` && all[*].echo[0]"}}}
     run = harness.to_end(harness.start(long_map(ask=asks)))
     assert states(run) == {"all": "completed", "next": "completed", "ask": "failed"}
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.until(run, lambda: states(run)["ask"] == "running")
-    operations.answer_wait(run, "ask", 2, by="me", ports=harness.ports)
+    answer_wait(run, "ask", 2, by="me", ports=harness.ports)
     harness.to_end(run)
     assert (run.state, run.round) == (RunState.COMPLETED, 2)
     assert run.output_artifact is not None
@@ -135,7 +137,7 @@ def test_an_output_that_was_removed_fails_the_node_that_needs_it(harness: Workfl
     )
     harness.until(run, lambda: states(run)["ask"] == "running")
     Artifact.objects.update(state="gone")
-    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="me", ports=harness.ports)
     harness.to_end(run)
     node = Node.objects.get(run=run, key="next")
     assert (node.state, node.code) == ("failed", "output_gone")
@@ -186,7 +188,7 @@ def test_a_step_waits_for_a_store_that_does_not_answer(
         )
     )
     harness.until(run, lambda: states(run)["ask"] == "running")
-    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="me", ports=harness.ports)
 
     def away(*_: object) -> None:
         raise StoreUnavailable("away")
@@ -314,11 +316,11 @@ def test_a_large_output_that_the_store_refuses_costs_no_result(
     assert (run.state, node.code) == (RunState.FAILED, "output_not_stored")
     assert "restart the run to join them again" in node.detail
     settings.DISPATCHER = replace(limits, max_artifact_bytes=1_000)
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert "DISPATCHER_MAX_ARTIFACT_BYTES" in Node.objects.get(key="all", round=2).detail
     settings.DISPATCHER = limits
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert run.state == RunState.COMPLETED, run.error_message
     assert Job.objects.count() == 5

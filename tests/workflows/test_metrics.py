@@ -10,9 +10,9 @@ from django.db import OperationalError
 from jobs.models import EndNotice
 from jobs.reports import counters
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows import operations
 from workflows.metrics import collect
 from workflows.models import Run
+from workflows.operations.control import pause_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +34,7 @@ def test_runs_nodes_steps_and_waits_are_counted(harness: WorkflowHarness) -> Non
         harness.to_end(harness.start({"nodes": {"a": cached, "b": {**model(), "when": "a == `2`"}}}))
     waiting = harness.start({"nodes": {"ask": {"human": {"title": "?", "form": {}}}, "c": model()}})
     harness.advance(waiting)
-    operations.pause_run(waiting.id, ports=harness.ports)
+    pause_run(waiting.id, ports=harness.ports)
     harness.advancer.counts.write()
     found = samples(harness)
     assert found["dispatcher_runs{w,paused}"] == 1

@@ -16,9 +16,9 @@ from tests.support.factories import make_job, make_server
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, model
 from verification.workflow_laws import check_runs
-from workflows import operations
 from workflows.domain.states import RunState
 from workflows.models import Node, Run
+from workflows.operations.answers import answer_wait
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SLOTS = {"gpu-1": 4, "gpu-2": 1}
@@ -76,7 +76,7 @@ def started(harness: WorkflowHarness, definition: dict[str, Any]) -> Run:
 
 def run_chain(harness: WorkflowHarness, definition: dict[str, Any]) -> tuple[str, str]:
     run = started(harness, definition)
-    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="me", ports=harness.ports)
     harness.to_end(run)
     assert run.state == RunState.COMPLETED
     return server_of(run, "a"), server_of(run, "b")
@@ -98,7 +98,7 @@ def test_a_busy_near_server_does_not_keep_the_job_from_an_idle_one(servers: Work
     thread = servers.worker_harness.work(servers.worker)
     wait_for(lambda: Attempt.objects.filter(job=busy).exists())
     assert Attempt.objects.get(job=busy).server == "gpu-2"
-    operations.answer_wait(run, "ask", 1, by="me", ports=servers.ports)
+    answer_wait(run, "ask", 1, by="me", ports=servers.ports)
     servers.to_end(run)
     assert server_of(run, "b") == "gpu-1"
     assert Job.objects.get(id=Node.objects.get(run=run, key="b").job_id).near_server == "gpu-2"

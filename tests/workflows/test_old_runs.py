@@ -13,12 +13,12 @@ from jobs.models import Callback, Job
 from jobs.sweeps import retention
 from jobs.sweeps.base import SweepCount, sweep_rows
 from tests.workflows.in_memory import ASK, Desk, desk
-from workflows import operations
 from workflows.domain.advance import RunEnd
 from workflows.domain.errors import RunErased
 from workflows.domain.states import RunState
 from workflows.execution.callbacks import callback_for
 from workflows.models import Node, Run, Wait
+from workflows.operations.restart import restart_run
 from workflows.sweeps import old_runs
 
 __all__ = ["desk"]
@@ -49,7 +49,7 @@ def test_a_run_that_is_restarted_after_the_sweep_has_read_it_stays(
     make_old()
 
     def restarted(name: str, rows: Sequence[Any], repair: Callable[[Any], bool]) -> SweepCount:
-        operations.restart_run(run.id, ports=desk.ports)
+        restart_run(run.id, ports=desk.ports)
         return sweep_rows(name, rows, repair)
 
     monkeypatch.setattr(old_runs, "sweep_rows", restarted)
@@ -64,7 +64,7 @@ def test_a_sub_run_that_is_restarted_keeps_the_old_run_above_it(desk: Desk) -> N
     child = desk.cancel(Run.objects.get(depth=1))
     assert desk.advance(run).state == "failed"
     make_old()
-    operations.restart_run(child.id, ports=desk.ports)
+    restart_run(child.id, ports=desk.ports)
     assert desk.advance(child).state == "running"
     assert old_runs.sweep(desk.ports) == SweepCount(looked=1)
     desk.cancel(child)
@@ -116,6 +116,6 @@ def test_a_run_is_not_restarted_between_the_batches_of_its_jobs(
             old_runs.sweep(desk.ports, batch=1)
     assert (Run.objects.count(), Job.objects.count()) == (1, 1)
     with pytest.raises(RunErased):
-        operations.restart_run(run.id, keys=["a"], ports=desk.ports)
+        restart_run(run.id, keys=["a"], ports=desk.ports)
     assert old_runs.sweep(desk.ports, batch=1).repaired == 1
     assert (Run.objects.count(), Job.objects.count()) == (0, 0)

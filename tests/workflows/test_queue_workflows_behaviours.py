@@ -12,10 +12,12 @@ from jobs.models import EndNotice, Job
 from tests.support.queue_workflows import PIPELINES, STREETVIEW, asking, node
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, states
-from workflows import operations
 from workflows.definition.queue_workflows import convert
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, RunEvent
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run
+from workflows.operations.restart import restart_run
 from workflows.sweeps.unread_notices import sweep as unread_notices
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,7 +82,7 @@ def test_two_stages_with_a_person_between_them(harness: WorkflowHarness) -> None
     # "nothing is running now: the fleet is free for other work", and the run is not stuck in a state
     assert not Job.objects.filter(finished_at=None).exists()
     assert run.state == RunState.RUNNING
-    operations.answer_wait(run, "choose_best", "b", by="someone", ports=harness.ports)
+    answer_wait(run, "choose_best", "b", by="someone", ports=harness.ports)
     harness.to_end(run)
     assert echo_of(run, "build_build_scene")["given"] == {"image": "b"}
     assert run.state == RunState.COMPLETED
@@ -139,7 +141,7 @@ def test_skipped_lanes_converge(harness: WorkflowHarness) -> None:
     }
     run = harness.start(converted({"name": "w", "steps": [turn, *lanes, merge]}, pipelines), {})
     harness.until(run, lambda: states(run)["turn"] == "running")
-    operations.answer_wait(run, "turn", "b", by="someone", ports=harness.ports)
+    answer_wait(run, "turn", "b", by="someone", ports=harness.ports)
     harness.to_end(run)
     assert states(run)["lane_a_work"] == "skipped"
     assert echo_of(run, "merge_work")["given"] == {"of": "lane_b_work"}
@@ -153,7 +155,7 @@ def test_a_restart_runs_only_what_failed(harness: WorkflowHarness) -> None:
     run = harness.to_end(harness.start(definition, {}))
     assert run.state == RunState.FAILED
     first = Node.objects.get(run=run, key="p_first").job_id
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
     harness.to_end(run)
     assert Node.objects.get(run=run, key="p_first").job_id == first
@@ -163,7 +165,7 @@ def test_a_restart_runs_only_what_failed(harness: WorkflowHarness) -> None:
 def test_a_cancelled_run_starts_nothing_more(harness: WorkflowHarness) -> None:
     run = harness.start(two_stages(), {"parcel": {"area": "k"}})
     harness.until(run, lambda: states(run)["detect_sv_fetch"] == "completed")
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert run.state == RunState.CANCELLED
     assert not Job.objects.filter(finished_at=None).exists()

@@ -13,7 +13,7 @@ from jobs.domain.access import TEXTS
 from jobs.models import Callback, Job
 from jobs.operations.jobs import cancel_job
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows.api.views import summary_json
+from workflows.api.representations import summary_json
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.reasons import MAX_REASON, reason_of
 from workflows.models import Node, Run, RunEvent

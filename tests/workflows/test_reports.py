@@ -20,10 +20,11 @@ from jobs.reports.history import WINDOWS, RecentHistory
 from jobs.reports.rollups import BOUNDS_SECONDS, span_begin
 from tests.support.fakes import ManualClock
 from tests.workflows.workflow_harness import WorkflowHarness, model
-from workflows import operations
 from workflows.domain.plan import Plan
 from workflows.domain.states import NodeState
 from workflows.models import Node, Run
+from workflows.operations.control import cancel_run, pause_run, resume_run
+from workflows.operations.restart import restart_run
 from workflows.reports.cost import cost_of
 from workflows.reports.explain import Allowance, RunReason, explain_run
 from workflows.reports.forecast import Forecast, Left, forecast, longest_path
@@ -66,9 +67,9 @@ def test_a_run_names_what_each_node_waits_for(harness: WorkflowHarness) -> None:
     assert found["all"].job_id is not None
     assert found["ask"].until is not None
     assert found["sub"].child_run_id == Run.objects.get(parent_node__run=run).id
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     assert reasons(harness, run)[""].code == "paused"
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     assert reasons(harness, run)[""].code == "cancelling"
 
 
@@ -221,11 +222,11 @@ def test_a_definition_that_this_release_can_not_read_has_no_known_end(harness: W
 def test_a_held_run_says_so(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"t": {"timer": {"seconds": 60}}}})
     harness.advance(run)
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     assert ends_in(harness, run) == Forecast(held="paused")
-    operations.resume_run(run.id, ports=harness.ports)
+    resume_run(run.id, ports=harness.ports)
     assert ends_in(harness, run).held is None
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     assert ends_in(harness, run) == Forecast(held="cancelling")
 
 
@@ -258,7 +259,7 @@ def test_a_sub_run_is_looked_into(harness: WorkflowHarness) -> None:
     assert ends.answers == ("sub",)
     assert ends.unknown == ("all",), "no run of low has ended yet"
     below = Run.objects.get(depth=1, parent_node__key="sub")
-    operations.pause_run(below.id, ports=harness.ports)
+    pause_run(below.id, ports=harness.ports)
     assert reasons(harness, run)["sub"].message.endswith("no further node starts until it is resumed.")
     assert "sub" in ends_in(harness, run).unknown
 
@@ -298,7 +299,7 @@ def test_a_run_costs_what_the_attempts_of_its_jobs_and_sub_runs_took(harness: Wo
     assert found.total == 22.0
     below = Run.objects.get(parent_node__run=run)
     assert dict(cost_of(below).by_node) == {"z": 2.0, "low": 12.0}
-    operations.restart_run(run.id, keys=["a"], ports=harness.ports)
+    restart_run(run.id, keys=["a"], ports=harness.ports)
     harness.to_end(run)
     Attempt.objects.update(gpu_seconds=2.0)
     assert cost_of(run).by_node["a"] == 4.0, "of both rounds"
@@ -349,7 +350,7 @@ def test_a_restarted_map_counts_what_it_kept(harness: WorkflowHarness) -> None:
         }
     }
     run = harness.to_end(harness.start(spec))
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run = harness.advance(run)
     [node] = graph_of(run).nodes
     assert node.state is NodeState.RUNNING

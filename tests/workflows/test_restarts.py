@@ -15,11 +15,13 @@ from jobs.domain.errors import Refused
 from jobs.models import Attempt, Callback, Job
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
-from workflows import operations
 from workflows.domain.errors import NothingToRestart
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run, RunEvent, Wait
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run
+from workflows.operations.restart import restart_run
 from workflows.tasks import advance_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -47,7 +49,7 @@ def test_a_run_that_failed_at_its_fourth_node_keeps_the_first_three(harness: Wor
         "n4": "failed",
         "n5": "cancelled",
     }
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
     harness.to_end(run)
     assert stored() == before
@@ -71,7 +73,7 @@ def test_a_restarted_map_makes_as_many_jobs_as_had_failed(
     harness.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
     assert (run.state, Job.objects.count(), xs.count("fail")) == (RunState.FAILED, items, failing)
     Run.objects.filter(id=run.id).update(inputs=[None] * items)
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
     harness.until(run, lambda: run.state != RunState.RUNNING, seconds=60.0 + items / 5)
     assert (run.state, run.output) == (RunState.COMPLETED, list(range(items)))
@@ -119,7 +121,7 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(harness: Workflow
     harness.advancer = Advancer(harness.ports)  # of a new process: it knows nothing
     harness.worker = harness.worker_harness.worker()
     for number in range(waits - 1):
-        operations.answer_wait(run, f"ask[{number}]", number, by="me", ports=harness.ports)
+        answer_wait(run, f"ask[{number}]", number, by="me", ports=harness.ports)
     harness.advance(run)
     assert Wait.objects.filter(answered_at=None).count() == 1
 
@@ -128,7 +130,7 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(harness: Workflow
 
     def answer(number: int) -> None:
         try:
-            operations.answer_wait(run, f"ask[{waits - 1}]", number, by=str(number), ports=harness.ports)
+            answer_wait(run, f"ask[{waits - 1}]", number, by=str(number), ports=harness.ports)
             taken.append(number)
             outcomes["200"] += 1
         except Refused as refused:
@@ -163,7 +165,7 @@ def test_an_output_of_the_round_before_is_not_that_of_a_node_which_did_not_run_a
     }
     run = harness.to_end(harness.start(spec, "fail"))
     assert run.state == RunState.COMPLETED
-    operations.restart_run(run.id, ports=harness.ports, keys=["first"])
+    restart_run(run.id, ports=harness.ports, keys=["first"])
     harness.to_end(run)
     assert states(run) == {"first": "failed", "between": "cancelled", "last": "completed"}
     jobs = Job.objects.filter(id__in=Node.objects.filter(run=run, key="last").values("job_id"))
@@ -175,20 +177,20 @@ def test_a_run_without_a_failed_node_is_not_restarted(harness: WorkflowHarness) 
     before = Run.objects.values().get()
     for keys in (None, []):
         with pytest.raises(NothingToRestart):
-            operations.restart_run(run.id, ports=harness.ports, keys=keys)
+            restart_run(run.id, ports=harness.ports, keys=keys)
     assert Run.objects.values().get() == before
     assert RunEvent.objects.filter(type="restarted").count() == 0
     assert Callback.objects.count() == 1
-    assert operations.restart_run(run.id, ports=harness.ports, keys=["a"]).round == 2
+    assert restart_run(run.id, ports=harness.ports, keys=["a"]).round == 2
     harness.to_end(run)
 
 
 def test_a_run_that_was_cancelled_before_its_nodes_started_is_restarted(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": model()}})
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     run = harness.advance(run)
     assert run.state == RunState.CANCELLED
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     assert harness.to_end(run).state == RunState.COMPLETED
 
 
@@ -208,7 +210,7 @@ def test_a_sub_run_that_was_restarted_before_its_parent_saw_its_end_gives_its_ne
         return child.state == RunState.COMPLETED
 
     wait_for(has_ended)
-    operations.restart_run(child.id, ports=harness.ports, keys=["x"])
+    restart_run(child.id, ports=harness.ports, keys=["x"])
     harness.to_end(run)
     assert run.output == 7
 
@@ -222,7 +224,7 @@ def test_a_restarted_map_keeps_no_items_of_a_list_of_another_length(harness: Wor
     good, bad = {"is": 1}, {"fault": "fail"}
     run = harness.start({"nodes": {"all": each}}, {"first": [good, good, bad], "second": [good]})
     assert harness.to_end(run).state == RunState.FAILED
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
     assert harness.to_end(run).state == RunState.COMPLETED
     assert Node.objects.filter(run=run, round=2, index=0, state="completed").exists()

@@ -18,12 +18,15 @@ from jobs.operations.jobs import cancel_job, retry_dead_letter
 from jobs.reports.jobs import JobFilter
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
-from workflows import operations
 from workflows.domain.errors import OutputNotWanted
 from workflows.domain.states import RunState
 from workflows.execution.notices import delete_of_ended
 from workflows.execution.retried import end_postponed, postponed_of, take_retried
 from workflows.models import MapState, Node, Run, Wait
+from workflows.operations import control
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run
+from workflows.operations.restart import restart_run
 from workflows.sweeps import cancelling_runs, lost_ends
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -198,7 +201,7 @@ def test_in_a_running_run_a_map_goes_on_with_its_other_items(
     assert (run.state, run.round) == (RunState.RUNNING, 1)
     assert states(run)["all"] == "completed"
     assert Node.objects.get(run=run, key="next").state == "completed"
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
     harness.until(run, lambda: run.state == RunState.COMPLETED)
     assert run.output == {"count": 3}
 
@@ -210,7 +213,7 @@ def test_in_a_later_round_a_map_that_failed_in_an_earlier_one_goes_on(
     run = harness.start(one_of_three(ask={"human": {"title": "?", "choose_from": choices}}), [1])
     harness.to_end(run)
     assert run.state == RunState.FAILED, "in the first round the question has no choices"
-    operations.restart_run(run.id, ports=harness.ports, keys=["ask"])
+    restart_run(run.id, ports=harness.ports, keys=["ask"])
     harness.until(run, lambda: states(run)["ask"] == "running")
     repair(*failed_jobs())
     harness.until(run, lambda: states(run)["last"] == "completed")
@@ -289,10 +292,10 @@ def test_a_success_waits_for_the_end_of_a_run_that_has_gone_on_without_it(
     repair(*failed_jobs())
     harness.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
     assert states(run) == {"a": "failed", "b": "cancelled", "ask": "running"}
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
     harness.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
     assert states(run) == {"a": "completed", "b": "completed", "ask": "running"}
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
     harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
@@ -316,7 +319,7 @@ def test_a_success_that_waited_does_not_begin_a_cancelled_run_anew(
     harness.until(run, lambda: states(run)["ask"] == "running")
     repair(*failed_jobs())
     harness.until(run, lambda: EndNotice.objects.filter(followed_by=f"later:{run.id}").exists())
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     harness.until(run, lambda: run.state == RunState.CANCELLED and not EndNotice.objects.exists())
     harness.advance(run)
     assert (run.state, run.round) == (RunState.CANCELLED, 1)
@@ -327,7 +330,7 @@ def test_a_success_of_a_round_before_the_restart_changes_nothing(
 ) -> None:
     run = harness.to_end(harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"])}}))
     [first] = failed_jobs()
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert len(failed_jobs()) == 2
     repair(first)
@@ -382,13 +385,13 @@ def test_a_failure_that_the_run_had_not_seen_before_the_retry_does_not_count(
 def test_a_success_does_not_begin_a_run_anew_that_was_cancelled_before_it(
     harness: WorkflowHarness, repair: Repair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "cancel_retried", lambda *_: 0)  # Redis is away
+    monkeypatch.setattr(control, "cancel_retried", lambda *_: 0)  # Redis is away
     ask = {"human": {"title": "?", "choose_from": [1]}}
     run = harness.start({"nodes": {"a": faulty(), "b": model(needs=["a"]), "ask": ask}})
     harness.until(run, lambda: states(run)["b"] == "cancelled")
     [letter] = failed_jobs()
     repair(letter)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     cancelling_runs.sweep(harness.ports)
     harness.advance(run)
     assert run.state == RunState.CANCELLED
@@ -413,10 +416,10 @@ def test_a_success_that_waited_outlasts_a_restart_of_other_nodes(
     Run.objects.filter(id=run.id).update(state="running", finished_at=None)  # restarted
     assert end_postponed([run.id]) == []
     assert later.exists()
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
     harness.until(run, lambda: run.round == 2 and states(run)["ask"] == "running")
     assert states(run)["a"] == "completed"
-    operations.answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="key:me", ports=harness.ports)
     harness.until(run, lambda: run.state == RunState.COMPLETED)
 
 
@@ -449,7 +452,7 @@ def test_a_sub_run_of_a_cancelled_run_does_not_go_on(
     ask = {"human": {"title": "?", "choose_from": [1]}, "needs": ["sub"], "needs_rule": "all_done"}
     run = harness.start({"nodes": {"sub": {"workflow": "child"}, "ask": ask}})
     harness.until(run, lambda: states(run)["ask"] == "running")
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     if has_ended:
         cancelling_runs.sweep(harness.ports)
         harness.advance(run)
@@ -477,7 +480,7 @@ def retried_while_running(harness: WorkflowHarness, repair: Repair) -> tuple[Run
 
 def test_a_cancel_reaches_a_retried_dead_letter(harness: WorkflowHarness, repair: Repair) -> None:
     run, letter = retried_while_running(harness, repair)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     assert Job.objects.get(id=letter).state == "cancelled"
     cancelling_runs.sweep(harness.ports)
     harness.advance(run)
@@ -490,8 +493,8 @@ def test_a_cancel_reaches_a_retried_dead_letter_later_if_redis_was_away(
 ) -> None:
     run, letter = retried_while_running(harness, repair)
     with monkeypatch.context() as patched:
-        patched.setattr(operations, "cancel_retried", lambda *_: 0)
-        operations.cancel_run(run.id, ports=harness.ports)
+        patched.setattr(control, "cancel_retried", lambda *_: 0)
+        cancel_run(run.id, ports=harness.ports)
     cancelling_runs.sweep(harness.ports)
     harness.advance(run)
     assert (run.state, Job.objects.get(id=letter).state) == (RunState.CANCELLED, "queued")
@@ -506,7 +509,7 @@ def test_a_retry_in_a_cancelled_run_is_refused(harness: WorkflowHarness) -> None
     harness.until(run, lambda: states(run)["a"] == "failed")
     other = harness.to_end(harness.start({"nodes": {"a": faulty()}}))
     letter = Node.objects.get(run=run, key="a").job_id or ""
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     everything = JobFilter()
     for is_over in (False, True):
         if is_over:
@@ -537,7 +540,7 @@ def test_a_retry_in_a_sub_run_of_a_cancelled_run_is_refused(
     harness.until(run, lambda: states(run)["ask"] == "running")
     [letter] = failed_jobs()
     assert count(JobFilter(), BulkAction.RETRY, harness.ports) == 1
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     if has_ended:
         cancelling_runs.sweep(harness.ports)
         harness.advance(run)
@@ -575,9 +578,9 @@ def with_sub_run(harness: WorkflowHarness, **more: Any) -> tuple[Run, Run]:
 
 def answer_again(harness: WorkflowHarness, run: Run, child: Run) -> None:
     """Restart a sub-run, and answer its question."""
-    operations.restart_run(child.id, ports=harness.ports)
+    restart_run(child.id, ports=harness.ports)
     harness.until(run, lambda: Wait.objects.filter(node__run=child, answered_at=None).exists())
-    operations.answer_wait(child, "ask", 2, by="key:me", ports=harness.ports)
+    answer_wait(child, "ask", 2, by="key:me", ports=harness.ports)
 
 
 @pytest.mark.database
@@ -586,7 +589,7 @@ def test_a_restarted_sub_run_that_was_cancelled_alone_lets_its_parent_go_on(
     harness: WorkflowHarness, more: dict[str, Any]
 ) -> None:
     run, child = with_sub_run(harness, **more)
-    operations.cancel_run(child.id, ports=harness.ports)
+    cancel_run(child.id, ports=harness.ports)
     harness.until(run, lambda: run.state != RunState.RUNNING)
     assert (run.state, states(run)["last"]) == (RunState.FAILED, "cancelled")
     answer_again(harness, run, child)
@@ -603,7 +606,7 @@ def test_a_restarted_sub_run_that_was_cancelled_alone_lets_a_running_parent_go_o
     run = harness.start({"nodes": nodes})
     harness.until(run, lambda: Wait.objects.count() == 2)
     child = Run.objects.get(depth=1)
-    operations.cancel_run(child.id, ports=harness.ports)
+    cancel_run(child.id, ports=harness.ports)
     harness.until(run, lambda: states(run)["last"] == "cancelled")
     answer_again(harness, run, child)
     harness.until(run, lambda: states(run)["last"] == "completed")
@@ -615,18 +618,18 @@ def test_a_sub_run_whose_output_its_parent_would_drop_is_not_restarted(harness: 
 
     def refusal() -> str:
         with pytest.raises(OutputNotWanted) as refused:
-            operations.restart_run(child.id, keys=["ask"], ports=harness.ports)
+            restart_run(child.id, keys=["ask"], ports=harness.ports)
         assert (refused.value.code, refused.value.status) == ("output_not_wanted", 409)
         child.refresh_from_db()
         assert child.round == 1
         return str(refused.value)
 
-    operations.cancel_run(child.id, ports=harness.ports)
+    cancel_run(child.id, ports=harness.ports)
     harness.until(run, lambda: run.state != RunState.RUNNING)
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     assert "restart the newest sub-run" in refusal()
     harness.until(run, lambda: Wait.objects.filter(answered_at=None).exists())
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     assert "is being cancelled; once it has ended, restart that run" in refusal()
     cancelling_runs.sweep(harness.ports)
     harness.until(run, lambda: run.state == RunState.CANCELLED)
@@ -643,4 +646,4 @@ def test_a_sub_run_whose_output_was_taken_is_not_restarted(harness: WorkflowHarn
     assert run.state == RunState.COMPLETED
     grandchild = Run.objects.get(depth=2)
     with pytest.raises(OutputNotWanted, match=f"{run.id}.* took its output"):
-        operations.restart_run(grandchild.id, ports=harness.ports)
+        restart_run(grandchild.id, ports=harness.ports)

@@ -14,8 +14,8 @@ from django.utils import timezone
 from foundation.ids import new_id
 from jobs.models import Tenant
 from tests.workflows.in_memory import Desk, desk
-from workflows import operations
 from workflows.models import Run, RunTag, Version, tags_of
+from workflows.operations.start import start_run
 from workflows.reports.runs import RunFilter
 
 __all__ = ["desk"]
@@ -75,7 +75,7 @@ def test_a_list_by_a_rare_tag_reads_no_other_runs(
 def test_each_start_writes_the_tags_of_its_run(desk: Desk) -> None:
     desk.put("child", {"nodes": {"ask": {"human": {"title": "?", "form": {}}}}})
     desk.put("w", {"nodes": {"sub": {"workflow": "child"}}})
-    run = operations.start_run(desk.tenant.pk, "w", None, ports=desk.ports, tags=["a", "b", "a"]).run
+    run = start_run(desk.tenant.pk, "w", None, ports=desk.ports, tags=["a", "b", "a"]).run
     desk.advance(run)
     child = Run.objects.get(depth=1)
     rows = set(RunTag.objects.values_list("tag", "run", "tenant"))

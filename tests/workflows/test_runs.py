@@ -16,15 +16,18 @@ from jobs.domain.states import JobState
 from jobs.models import EndNotice, Event, Job
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
-from workflows import operations
-from workflows.domain.errors import AnswerInvalid
+from workflows.domain.errors import AnswerInvalid, NotWaitingForAnswer
 from workflows.domain.states import NodeState, RunState
 from workflows.execution import advancer
 from workflows.execution.advancer import Advancer, AdvancerLimits
 from workflows.execution.cancelling import cancel_nodes
 from workflows.execution.writes import Writes
 from workflows.models import Node, Run
-from workflows.signals import send_signal
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run, pause_run, resume_run
+from workflows.operations.definitions import put_definition
+from workflows.operations.restart import restart_run
+from workflows.operations.signals import send_signal
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -98,7 +101,7 @@ def test_a_failed_node_fails_the_run_and_a_restart_runs_only_what_failed(harness
     assert (run.state, run.error_node) == (RunState.FAILED, "b")
     assert states(run) == {"a": "completed", "b": "failed", "c": "cancelled"}
     Run.objects.filter(id=run.id).update(inputs={"fault": None})  # the cause is mended
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
     harness.to_end(run)
     assert (run.state, run.output, run.round) == (RunState.COMPLETED, 0.001, 2)
@@ -130,7 +133,7 @@ def test_a_restarted_map_runs_only_its_failed_items(harness: WorkflowHarness) ->
     assert run.state == RunState.FAILED
     assert Job.objects.count() == 5
     Run.objects.filter(id=run.id).update(inputs={"xs": [None] * 5})
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     run.refresh_from_db()
     harness.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [0, 1, 2, 3, 4])
@@ -149,11 +152,11 @@ def test_a_person_chooses_once(harness: WorkflowHarness) -> None:
         }
     )
     harness.until(run, lambda: Node.objects.filter(run=run, key="best").exists())
-    with pytest.raises(operations.AnswerInvalid):
-        operations.answer_wait(run, "best", "z", by="ann", ports=harness.ports)
-    operations.answer_wait(run, "best", "q", by="ann", ports=harness.ports)
-    with pytest.raises(operations.NotWaitingForAnswer):
-        operations.answer_wait(run, "best", "p", by="bob", ports=harness.ports)
+    with pytest.raises(AnswerInvalid):
+        answer_wait(run, "best", "z", by="ann", ports=harness.ports)
+    answer_wait(run, "best", "q", by="ann", ports=harness.ports)
+    with pytest.raises(NotWaitingForAnswer):
+        answer_wait(run, "best", "p", by="bob", ports=harness.ports)
     harness.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, "q")
 
@@ -173,7 +176,7 @@ def test_a_signal_ends_every_wait_for_it(harness: WorkflowHarness) -> None:
 
 
 def test_a_sub_workflow_gives_its_output_to_the_node(harness: WorkflowHarness) -> None:
-    operations.put_definition(
+    put_definition(
         harness.tenant.pk,
         "child",
         {"nodes": {"x": model(payload={"echo": {"$ref": "inputs.n"}})}, "output": {"n": {"$ref": "x.echo"}}},
@@ -257,7 +260,7 @@ def test_waits_end_at_the_limit_of_their_tenant_and_a_map_waits_for_room(
     assert refused.state == RunState.FAILED
     assert Node.objects.get(base="more").code == "too_many_waits"
     for number in range(3):
-        operations.answer_wait(run, f"all[{number}]", number, by="ann", ports=harness.ports)
+        answer_wait(run, f"all[{number}]", number, by="ann", ports=harness.ports)
         harness.advance(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [0, 1, 2])
 
@@ -277,7 +280,7 @@ def test_a_cancel_reaches_sub_runs_of_all_levels_at_once(harness: WorkflowHarnes
     """They would start further ones until it has come down to them."""
     run = harness.start_recursive({"nodes": {"wait": {"signal": {"name": "s"}}, "again": {"workflow": "w"}}})
     harness.until(run, lambda: Run.objects.filter(depth=4).exists())
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     assert not Run.objects.filter(cancel_requested_at=None).exists()
     harness.to_end(run)
     assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
@@ -299,7 +302,7 @@ def test_a_stored_definition_runs_whatever_the_limits_are_now(
     run = harness.start({"nodes": {f"n{number}": skipped for number in range(30)}})
     assert harness.advance(run).state == RunState.COMPLETED
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_bytes=1000)
-    operations.restart_run(run.id, ports=harness.ports, keys=["n0"])
+    restart_run(run.id, ports=harness.ports, keys=["n0"])
     assert Advancer(harness.ports).advance(run.id) is False
     run.refresh_from_db()
     assert (run.state, run.round) == (RunState.COMPLETED, 2)
@@ -307,7 +310,7 @@ def test_a_stored_definition_runs_whatever_the_limits_are_now(
 
 def test_a_cancelled_run_cancels_its_jobs_and_waits(harness: WorkflowHarness) -> None:
     asking = {"ask": {"human": {"title": "?", "form": {}}}}
-    operations.put_definition(harness.tenant.pk, "w2", {"nodes": asking}, ports=harness.ports)
+    put_definition(harness.tenant.pk, "w2", {"nodes": asking}, ports=harness.ports)
     run = harness.start(
         {
             "nodes": {
@@ -320,7 +323,7 @@ def test_a_cancelled_run_cancels_its_jobs_and_waits(harness: WorkflowHarness) ->
     )
     harness.advance(run)
     harness.advance(run)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     harness.until(run, lambda: run.state != RunState.RUNNING)
     assert run.state == RunState.CANCELLED
     assert set(states(run).values()) == {NodeState.CANCELLED}
@@ -333,10 +336,10 @@ def test_a_cancelled_run_cancels_its_jobs_and_waits(harness: WorkflowHarness) ->
 def test_a_paused_run_starts_nothing_until_it_is_resumed(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
     harness.advance(run)
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     harness.until(run, lambda: states(run)["a"] == "completed")
     assert Job.objects.count() == 1
-    operations.resume_run(run.id, ports=harness.ports)
+    resume_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert run.state == RunState.COMPLETED
 
@@ -419,7 +422,7 @@ def test_a_step_writes_the_states_that_it_changes(harness: WorkflowHarness, most
     }
     [written] = [one["sql"] for one in queries if one["sql"].startswith('UPDATE "workflows_run"')]
     assert ("other_7" in written) is (most == 0)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     harness.to_end(run)
     assert set(states(run).values()) == {"completed", "cancelled"}
 
@@ -538,13 +541,13 @@ def test_a_step_under_way_does_not_use_up_the_notice_of_a_resume(
     ask = {"human": {"title": "?", "choose_from": [1]}}
     run = harness.start({"nodes": {"a": model(), "b": model(needs=["a"]), "ask": ask}})
     harness.until(run, lambda: states(run)["ask"] == "running")
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     harness.until(run, lambda: states(run)["a"] == "completed")
     read = advancer.reads.notices_among
 
     def after_a_resume(names: list[str]) -> list[EndNotice]:
         monkeypatch.setattr(advancer.reads, "notices_among", read)
-        operations.resume_run(run.id, ports=harness.ports)
+        resume_run(run.id, ports=harness.ports)
         return list(read(names))
 
     monkeypatch.setattr(advancer.reads, "notices_among", after_a_resume)
@@ -558,7 +561,7 @@ def test_an_answer_is_one_of_the_choices_by_value(harness: WorkflowHarness) -> N
     run = harness.start({"nodes": {"ask": {"human": {"title": "?", "choose_from": [1.0, 2]}}}})
     harness.advance(run)
     with pytest.raises(AnswerInvalid):
-        operations.answer_wait(run, "ask", True, by="me", ports=harness.ports)
-    operations.answer_wait(run, "ask", 1, by="me", ports=harness.ports)
+        answer_wait(run, "ask", True, by="me", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="me", ports=harness.ports)
     harness.to_end(run)
     assert run.state == RunState.COMPLETED

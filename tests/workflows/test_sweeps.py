@@ -15,13 +15,16 @@ from tests.support.factories import make_tenant
 from tests.support.fakes import AbsentLeases
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, model, states
-from workflows import operations
+from workflows.domain.errors import WaitExpired
 from workflows.domain.states import RunState
 from workflows.execution import advancer, reads
 from workflows.execution.advancer import Advancer
 from workflows.execution.due_runs import DueRuns
 from workflows.models import Node, Run, Version, Wait
-from workflows.signals import send_signal
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run, pause_run, resume_run
+from workflows.operations.restart import restart_run
+from workflows.operations.signals import send_signal
 from workflows.sweeps import (
     cancelling_runs,
     due_waits,
@@ -148,7 +151,7 @@ def test_a_map_that_fails_keeps_another_one_from_starting_children_in_the_same_s
     run = harness.advance(harness.start({"nodes": nodes, "on_failure": {"running": "cancel"}}))
     Wait.objects.filter(node__base="few").update(due_at=run.created_at)
     assert due_waits.sweep(harness.ports).repaired == 2
-    operations.answer_wait(run, "many[0]", 1, by="me", ports=harness.ports)
+    answer_wait(run, "many[0]", 1, by="me", ports=harness.ports)
     harness.advance(run)
     harness.advance(run)
     assert Node.objects.filter(base="many", index__isnull=False).count() == 5
@@ -160,27 +163,27 @@ def test_a_map_whose_last_items_were_cancelled_has_not_completed(harness: Workfl
     """A restart runs these items; the nodes after it would get null for them."""
     nodes = {"few": {**ASK, "map": {"count": 3, "fail_at": 3}}}
     run = harness.advance(harness.start({"nodes": nodes}))
-    operations.answer_wait(run, "few[1]", "yes", by="me", ports=harness.ports)
+    answer_wait(run, "few[1]", "yes", by="me", ports=harness.ports)
     harness.advance(run)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     cancelling_runs.sweep(harness.ports)
     assert states(run) == {"few": "cancelled"}
-    operations.restart_run(run.id, ports=harness.ports)
+    restart_run(run.id, ports=harness.ports)
     harness.advance(run)
     asked = Wait.objects.filter(answered_at=None).values_list("node__key", flat=True)
     assert sorted(asked) == ["few[0]", "few[2]"]
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
 
 
 @pytest.mark.database
 def test_a_resumed_run_whose_hint_was_lost_goes_on(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
     harness.advance(run)
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     ran(harness)
     harness.advance(run)
     assert states(run) == {"a": "completed", "b": "pending"}
-    operations.resume_run(run.id, ports=harness.ports)
+    resume_run(run.id, ports=harness.ports)
     go_on_without_a_hint(harness)
     assert states(run)["b"] == "running"
 
@@ -191,13 +194,13 @@ def test_a_pause_and_a_resume_reach_sub_runs_of_all_levels(harness: WorkflowHarn
     run = harness.start({"nodes": {"middle": {"workflow": "middle"}}})
     for _ in range(3):
         harness.advance(run)
-    operations.pause_run(run.id, ports=harness.ports)
+    pause_run(run.id, ports=harness.ports)
     assert not Run.objects.filter(paused_at=None).exists()
     leaf = Run.objects.get(depth=2)
-    operations.answer_wait(leaf, "ask", 1, by="me", ports=harness.ports)
+    answer_wait(leaf, "ask", 1, by="me", ports=harness.ports)
     harness.advance(leaf)
     assert states(leaf) == {"ask": "completed", "b": "pending"}
-    operations.resume_run(run.id, ports=harness.ports)
+    resume_run(run.id, ports=harness.ports)
     assert not Run.objects.exclude(paused_at=None).exists()
     harness.woken.clear()  # the hint was lost
     EndNotice.objects.update(at=run.created_at - timedelta(seconds=2))
@@ -209,7 +212,7 @@ def test_a_pause_and_a_resume_reach_sub_runs_of_all_levels(harness: WorkflowHarn
 def test_a_restarted_run_whose_hint_was_lost_begins(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": model()}})
     harness.to_end(run)
-    operations.restart_run(run.id, ports=harness.ports, keys=["a"])
+    restart_run(run.id, ports=harness.ports, keys=["a"])
     go_on_without_a_hint(harness)
     assert Job.objects.count() == 2
 
@@ -224,7 +227,7 @@ def test_a_restart_beside_a_late_hint_keeps_its_notice(
 
     def read_and_restart(run_ids: Any) -> list[Run]:
         found = list(read(run_ids))
-        operations.restart_run(run.id, ports=harness.ports, keys=["a"])
+        restart_run(run.id, ports=harness.ports, keys=["a"])
         return found
 
     with monkeypatch.context() as patched:
@@ -325,8 +328,8 @@ def test_an_answer_that_never_comes_ends_the_wait_by_its_rule(
     harness.advance(run)
     assert due_waits.sweep(harness.ports).looked == 0
     Wait.objects.update(due_at=run.created_at)
-    with pytest.raises(operations.WaitExpired):
-        operations.answer_wait(run, "ask", 1, by="ann", ports=harness.ports)
+    with pytest.raises(WaitExpired):
+        answer_wait(run, "ask", 1, by="ann", ports=harness.ports)
     assert due_waits.sweep(harness.ports).repaired == 1
     harness.to_end(run)
     assert (states(run)["ask"], run.output) == (state, output)
@@ -339,7 +342,7 @@ def test_a_skipped_child_does_not_count_as_failed_in_its_map(harness: WorkflowHa
     }
     run = harness.start({"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
     harness.until(run, lambda: Wait.objects.count() == 3)
-    operations.answer_wait(run, "ask[1]", "yes", by="ann", ports=harness.ports)
+    answer_wait(run, "ask[1]", "yes", by="ann", ports=harness.ports)
     Wait.objects.update(due_at=run.created_at)
     assert due_waits.sweep(harness.ports).repaired == 2
     harness.to_end(run)
@@ -381,7 +384,7 @@ def test_a_step_past_the_deadline_starts_nothing_before_the_sweep_has_noted_it(
 ) -> None:
     run = harness.start({"nodes": {"ask": ASK, "a": {**model(), "needs": ["ask"]}}}, deadline_seconds=3600.0)
     harness.advance(run)
-    operations.answer_wait(run, "ask", 1, by="ann", ports=harness.ports)
+    answer_wait(run, "ask", 1, by="ann", ports=harness.ports)
     Run.objects.update(deadline_at=run.created_at)
     harness.to_end(run)
     assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
@@ -428,7 +431,7 @@ def test_the_failure_node_of_a_run_past_its_deadline_runs_without_one(harness: W
 
 def test_the_failure_node_of_a_run_past_its_deadline_can_be_cancelled(harness: WorkflowHarness) -> None:
     run = time_out(harness)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     for _ in range(2):
         cancelling_runs.sweep(harness.ports)
     assert states(run)["mail"] == "cancelled"
@@ -478,7 +481,7 @@ def test_a_deadline_that_passes_beside_the_step_that_sees_a_failure_counts(
 def test_the_sweep_repeats_a_cancel_that_a_crash_cut_short(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": {**model(), "map": {"count": 4}}}})
     harness.advance(run)
-    operations.cancel_run(run.id, ports=harness.ports)
+    cancel_run(run.id, ports=harness.ports)
     assert cancelling_runs.sweep(harness.ports).repaired == 4
     cancelling_runs.sweep(harness.ports)
     run.refresh_from_db()

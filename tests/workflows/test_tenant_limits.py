@@ -10,8 +10,8 @@ from jobs.domain.errors import QuotaExhausted, RateLimited, TenantQueueFull
 from jobs.domain.states import JobState
 from jobs.models import Job
 from tests.workflows.in_memory import ASK, Desk, desk
-from workflows import operations
 from workflows.models import Run
+from workflows.operations.restart import restart_run
 
 __all__ = ["desk"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -29,23 +29,23 @@ def test_a_restart_is_refused_once_the_quota_is_used_up(desk: Desk) -> None:
     run = failed(desk)
     desk.set_limits(daily_gpu_seconds=0.0)
     with pytest.raises(QuotaExhausted):
-        operations.restart_run(run.id, ports=desk.ports)
+        restart_run(run.id, ports=desk.ports)
     run.refresh_from_db()
     assert (run.state, run.round) == ("failed", 1)
     desk.set_limits(daily_gpu_seconds=None)
-    assert operations.restart_run(run.id, ports=desk.ports).round == 2
+    assert restart_run(run.id, ports=desk.ports).round == 2
 
 
 def test_a_restart_takes_tokens_for_the_nodes_that_run_again(desk: Desk) -> None:
     nodes = {"a": {"model": "m"}, "b": {"model": "m", "needs": ["a"]}, "c": {"model": "m", "needs": ["b"]}}
     run = failed(desk, {"nodes": nodes})
     desk.set_limits(submits_per_second=0.001, submit_burst=5)
-    operations.restart_run(run.id, ports=desk.ports)
+    restart_run(run.id, ports=desk.ports)
     desk.advance(run)
     desk.end_jobs(JobState.FAILED)
     assert desk.advance(run).state == "failed"
     with pytest.raises(RateLimited):
-        operations.restart_run(run.id, ports=desk.ports)
+        restart_run(run.id, ports=desk.ports)
 
 
 def test_a_restart_needs_a_place_in_the_queue(desk: Desk) -> None:
@@ -53,9 +53,9 @@ def test_a_restart_needs_a_place_in_the_queue(desk: Desk) -> None:
     desk.advance(desk.start())
     desk.set_limits(max_queued=1)
     with pytest.raises(TenantQueueFull):
-        operations.restart_run(run.id, ports=desk.ports)
+        restart_run(run.id, ports=desk.ports)
     desk.end_jobs()
-    assert operations.restart_run(run.id, ports=desk.ports).state == "running"
+    assert restart_run(run.id, ports=desk.ports).state == "running"
 
 
 def test_a_run_takes_a_place_in_the_queue_until_its_jobs_do(desk: Desk) -> None:
@@ -79,12 +79,12 @@ def test_a_run_takes_a_place_in_the_queue_until_its_jobs_do(desk: Desk) -> None:
 def test_a_restarted_run_takes_one_too(desk: Desk) -> None:
     runs = [failed(desk) for _ in range(2)]
     desk.set_limits(max_queued=1)
-    operations.restart_run(runs[0].id, ports=desk.ports)
+    restart_run(runs[0].id, ports=desk.ports)
     with pytest.raises(TenantQueueFull):
-        operations.restart_run(runs[1].id, ports=desk.ports)
+        restart_run(runs[1].id, ports=desk.ports)
     desk.advance(runs[0])
     desk.end_jobs()
-    assert operations.restart_run(runs[1].id, ports=desk.ports).state == "running"
+    assert restart_run(runs[1].id, ports=desk.ports).state == "running"
 
 
 def test_a_run_that_waits_for_a_person_takes_none(desk: Desk) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from tests.support.factories import make_tenant
 from tests.support.waiting import wait_for
 from tests.support.worker_harness import WorkerHarness
-from workflows import operations
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
 from workflows.execution.retried import retryable
 from workflows.models import Run, Version, Workflow
+from workflows.operations.definitions import put_definition
+from workflows.operations.start import start_run
 from workflows.tasks import advance_now
 
 
@@ -34,10 +35,10 @@ class WorkflowHarness:
 
     def start(self, definition: dict[str, Any], inputs: Any = None, **more: Any) -> Run:
         self.put("w", definition)
-        return operations.start_run(self.tenant.pk, "w", inputs, ports=self.ports, **more).run
+        return start_run(self.tenant.pk, "w", inputs, ports=self.ports, **more).run
 
     def put(self, name: str, definition: dict[str, Any]) -> None:
-        operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)
+        put_definition(self.tenant.pk, name, definition, ports=self.ports)
 
     def start_recursive(self, definition: dict[str, Any]) -> Run:
         """Start a run of a workflow w that contains w: an earlier release stored such definitions."""
@@ -46,7 +47,7 @@ class WorkflowHarness:
         Version.objects.create(
             workflow=workflow, number=2, spec=definition, sha256="", created_at=self.ports.clock.now()
         )
-        return operations.start_run(self.tenant.pk, "w", None, ports=self.ports).run
+        return start_run(self.tenant.pk, "w", None, ports=self.ports).run
 
     def advance(self, run: Run) -> Run:
         for follower in dict.fromkeys([f"run:{run.id}", *self.woken]):

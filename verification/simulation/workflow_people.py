@@ -19,12 +19,14 @@ from jobs.ports import Ports
 from verification.simulation.scheduler import START
 from verification.simulation.workflow_definitions import WAITS
 from verification.simulation.world import World
-from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import RunState
-from workflows.erasing import erase_run_data
 from workflows.models import Run, Wait
-from workflows.signals import send_signal
+from workflows.operations.answers import answer_wait
+from workflows.operations.control import cancel_run, pause_run, resume_run
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
+from workflows.operations.signals import send_signal
 
 TRIES = 4
 """Of a request whose answer is lost."""
@@ -77,7 +79,7 @@ class People:
         run, key = wait.node.run, wait.node.key
 
         def answered(ports: Ports) -> None:
-            operations.answer_wait(run, key, answer, by=by, ports=ports)
+            answer_wait(run, key, answer, by=by, ports=ports)
 
         if self._ask(answered):
             self.taken.setdefault(wait.node_id, []).append((by, answer))
@@ -107,7 +109,7 @@ class People:
         run_id = self._pick(Run.objects.filter(finished_at=None).order_by("id").values_list("id", flat=True))
         if run_id is not None:
             self._world.scheduler.sleep(self._chance.uniform(0.0, 2.0))
-            self._world.web.call(lambda ports: operations.cancel_run(run_id, ports=ports))
+            self._world.web.call(lambda ports: cancel_run(run_id, ports=ports))
 
     def _pause(self) -> None:
         run_id = self._pick(Run.objects.filter(finished_at=None).order_by("id").values_list("id", flat=True))
@@ -116,7 +118,7 @@ class People:
 
         def switch(pauses: bool, ports: Ports) -> None:
             with suppress(Refused):  # it has ended
-                (operations.pause_run if pauses else operations.resume_run)(run_id, ports=ports)
+                (pause_run if pauses else resume_run)(run_id, ports=ports)
 
         self._world.operate(partial(switch, True))
         self._world.scheduler.sleep(self._chance.uniform(0.1, 8.0))
@@ -132,7 +134,7 @@ class People:
         keys = None
         if run.state == RunState.COMPLETED or self._chance.random() < 0.3:
             keys = [self._chance.choice(sorted(set(run.node_states) - {"mail"}))]
-        self._world.web.call(lambda ports: operations.restart_run(run.id, ports=ports, keys=keys))
+        self._world.web.call(lambda ports: restart_run(run.id, ports=ports, keys=keys))
 
     def _erase(self) -> None:
         """Erase the data of any run: refused while it or a sub-run is under way, and of a sub-run."""

@@ -24,13 +24,14 @@ from verification.simulation.size import Size
 from verification.simulation.workflow_definitions import DEFINITIONS, SUB_WORKFLOWS, changed
 from verification.simulation.workflow_people import People
 from verification.simulation.world import WARM_UP_SECONDS, World
-from workflows import operations
 from workflows.definition.read import read_definition
 from workflows.domain.advance import failed_node
 from workflows.domain.plan import RunningOnFailure
 from workflows.domain.states import NodeState
 from workflows.execution.retried import postponed_of_ended_runs
 from workflows.models import MapFile, Node, Run, Version, Wait, Workflow, follower_of
+from workflows.operations.definitions import put_definition
+from workflows.operations.start import start_run
 
 STUCK_SECONDS = 60.0
 RETRY_SECONDS = 10.0
@@ -186,7 +187,7 @@ class WorkflowRuns:
             spec = changed(DEFINITIONS[name], self._versions)
 
             def put(ports: Ports, name: str = name, spec: Any = spec) -> None:
-                operations.put_definition(tenant, name, spec, ports=ports)
+                put_definition(tenant, name, spec, ports=ports)
 
             self._world.operate(put, retry_seconds=20.0)
 
@@ -234,7 +235,7 @@ class WorkflowRuns:
             asked_at = world.scheduler.now
             try:
                 started = world.web.call(
-                    lambda ports: operations.start_run(
+                    lambda ports: start_run(
                         order.tenant,
                         order.workflow,
                         order.inputs,

@@ -10,7 +10,7 @@ from foundation.http_api.json_body import Body, Items, JsonObject, about
 from foundation.ids import ID_LENGTH
 from jobs.submission.request import DEFAULT_PRIORITY, CallbackUrl, Priority, Tags
 from workflows.definition.body import NodeName
-from workflows.operations import RunOptions
+from workflows.operations.start import RunOptions
 from workflows.schedules.body import MAX_SECONDS
 
 MAX_ROUND = 2**31 - 1

@@ -14,7 +14,7 @@ from jobs.api.jobs import EventStreamRenderer, last_event_id, stream_schema
 from jobs.domain.access import may_see_details, may_see_payloads, shown_streams
 from jobs.events.handover import FOLLOW_HEADER, Follow, offered
 from jobs.events.hub import done_event
-from workflows.api.views import RUN_ID, WorkflowView, visible_run
+from workflows.api.base import RUN_ID, WorkflowView, visible_run
 from workflows.event_stream import PLACE, Place, RunReader
 
 _RULE = "Must be the id of an event of this stream, such as 7 or 7.1200."

@@ -12,7 +12,7 @@ from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only
 from jobs.ports import Ports
 from workflows.api import answers
-from workflows.api.views import RUN_ID, WorkflowView, visible_run
+from workflows.api.base import RUN_ID, WorkflowView, visible_run
 from workflows.models import Run
 from workflows.reports.cost import cost_of
 from workflows.reports.explain import RunReason, explain_run

@@ -28,7 +28,8 @@ from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.submit import IDEMPOTENCY, idempotency_key
 from jobs.domain.access import Scope, may_see_payloads
-from workflows.api.views import max_start_bytes, operator_of
+from workflows.api.base import operator_of
+from workflows.api.runs import max_start_bytes
 from workflows.schedules import backlog as backlogs
 from workflows.schedules import operations
 from workflows.schedules.body import Backfill, NewSchedule, ScheduleBody, SchedulePause

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
+from .definitions import WorkflowDetail, Workflows, WorkflowVersionDetail, WorkflowVersions
 from .event_view import RunEvents
 from .explain_view import ExplainRun
+from .nodes import RunNodes
+from .run_control import CancelRun, EraseRunData, PauseRun, RestartRun, ResumeRun
+from .runs import RunDetail, Runs, StartInlineRun, StartRun
 from .schedules import (
     CancelBackfills,
     Firings,
@@ -16,24 +20,7 @@ from .schedules import (
     StartBackfill,
     Trigger,
 )
-from .views import (
-    AnswerWait,
-    CancelRun,
-    EraseRunData,
-    PauseRun,
-    RestartRun,
-    ResumeRun,
-    RunDetail,
-    RunNodes,
-    Runs,
-    SendSignal,
-    StartInlineRun,
-    StartRun,
-    WorkflowDetail,
-    Workflows,
-    WorkflowVersionDetail,
-    WorkflowVersions,
-)
+from .waits import AnswerWait, SendSignal
 
 workflow_urls: list[URLPattern] = [
     path("workflows", Workflows.as_view()),

@@ -7,8 +7,8 @@ from django.db.models import QuerySet
 from foundation.database import statements
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
-from workflows.erasing import JOBS_AT_ONCE, erase_jobs
 from workflows.models import Run
+from workflows.operations.erase import JOBS_AT_ONCE, erase_jobs
 
 PERIOD_SECONDS = 5.0
 MAX_RUNS = 10

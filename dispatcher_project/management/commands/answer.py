@@ -12,9 +12,9 @@ from dispatcher_project.cli.runs import find_run, run_document
 from dispatcher_project.cli.screen import age, plain, table
 from dispatcher_project.management.commands.submit import read_payload
 from gpus.registry.audit import cli_actor
-from workflows import operations
 from workflows.domain.plan import NodeKind
 from workflows.models import Wait
+from workflows.operations.answers import answer_wait
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +51,7 @@ class Command(TerminalCommand):
             raise CommandError("usage: answer ID KEY VALUE, or answer alone for what waits")
         run, key = find_run(options["id"]), options["key"]
         ports = jobs.ports.production_ports()
-        operations.answer_wait(
+        answer_wait(
             run,
             key,
             _answer(options["value"]),

@@ -20,11 +20,12 @@ from dispatcher_project.cli.runs import (
     why_lines,
 )
 from gpus.registry.audit import cli_actor
-from workflows import operations
 from workflows.api.explain_view import explanation_json
 from workflows.domain.states import RunState
-from workflows.erasing import erase_run_data
 from workflows.models import Run
+from workflows.operations.control import cancel_run, pause_run, resume_run
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
 
 _LOOK_SECONDS = 0.5
 _EXPLAINED = ("reasons", "ends_in", "cost")
@@ -76,12 +77,12 @@ class Command(TerminalCommand):
     def _do(self, name: str, run: Run, nodes: list[str] | None) -> None:
         ports = jobs.ports.production_ports()
         if name == "restart":
-            operations.restart_run(run.id, keys=nodes, ports=ports, by=cli_actor())
+            restart_run(run.id, keys=nodes, ports=ports, by=cli_actor())
         else:
             act = {
-                "cancel": operations.cancel_run,
-                "pause": operations.pause_run,
-                "resume": operations.resume_run,
+                "cancel": cancel_run,
+                "pause": pause_run,
+                "resume": resume_run,
             }[name]
             act(run.id, ports=ports, by=cli_actor())
         run = find_run(run.id)

@@ -11,7 +11,7 @@ from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.paging import newest_page
 from dispatcher_project.cli.runs import operator, run_summaries, run_table
 from foundation.ids import is_id
-from workflows.api.views import runs_visible_to
+from workflows.api.base import runs_visible_to
 from workflows.domain.states import RunState
 from workflows.reports.runs import ANY, NONE, RUN_FILTERS, RunFilter
 

@@ -132,7 +132,7 @@ def _store_workflow(tenant: Tenant) -> None:
         return
     # only the first start pays for these imports
     from foundation.http_api.json_body import read_body
-    from workflows.operations import put_definition
+    from workflows.operations.definitions import put_definition
     from workflows.schedules.body import ScheduleBody
     from workflows.schedules.operations import create_schedule, pause_schedule, read_schedule
 

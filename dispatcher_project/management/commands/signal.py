@@ -14,7 +14,7 @@ from jobs.api.submit import keyed_request
 from jobs.models import Tenant
 from workflows.domain.plan import NodeKind
 from workflows.models import Wait
-from workflows.signals import send_signal
+from workflows.operations.signals import send_signal
 
 TAKEN_BY_NONE = 1
 _NAMED = 20

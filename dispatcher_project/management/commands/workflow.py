@@ -23,16 +23,16 @@ from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs.api.submit import keyed_request
 from jobs.domain.errors import Refused
-from workflows import operations
-from workflows.api.views import version_json
+from workflows.api.definitions import version_json
 from workflows.definition.limits import definition_limits
 from workflows.definition.queue_workflows import NotConvertible, convert, pipeline_names
 from workflows.definition.read import read_definition
 from workflows.domain.plan import Plan
 from workflows.domain.states import RunState
-from workflows.inline import start_inline_run
 from workflows.models import Run, Version, Workflow
-from workflows.operations import StartedRun
+from workflows.operations.definitions import check_definition, doubts, put_definition, stored_workflows
+from workflows.operations.inline import start_inline_run
+from workflows.operations.start import RunOptions, StartedRun, start_run
 
 _LOOK_SECONDS = 0.5
 
@@ -103,11 +103,11 @@ class Command(TerminalCommand):
         tenant = owner_of_new(options["tenant"], (Workflow, name))
         ports = jobs.ports.production_ports()
         try:
-            stored = operations.put_definition(tenant.pk, name, definition, ports=ports, by=cli_actor())
+            stored = put_definition(tenant.pk, name, definition, ports=ports, by=cli_actor())
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
         version = stored.version
-        warnings = operations.doubts(tenant.pk, read_definition(definition), ports=ports)
+        warnings = doubts(tenant.pk, read_definition(definition), ports=ports)
         document = {**version_json(version), "tenant": tenant.name, "new": stored.is_new}
         said = f"{name} v{version.number}" + ("" if stored.is_new else " has this content already")
         self.report({**document, "warnings": _listed(warnings)}, f"{said}, of {tenant.name}")
@@ -121,10 +121,10 @@ class Command(TerminalCommand):
         tenant = owner_of_new(options["tenant"], (Workflow, name))
         ports = jobs.ports.production_ports()
         try:
-            plan = operations.check_definition(tenant.pk, name, definition, ports=ports)
+            plan = check_definition(tenant.pk, name, definition, ports=ports)
         except Problem as problem:
             raise CommandError(text_of_problem(source, problem)) from None
-        warnings = operations.doubts(tenant.pk, plan, ports=ports)
+        warnings = doubts(tenant.pk, plan, ports=ports)
         nodes = [node.key for node in plan.all_nodes]
         document = {"nodes": nodes, "warnings": _listed(warnings)}
         self.report(document, f"ok: {counted(len(nodes), 'node')}")
@@ -140,7 +140,7 @@ class Command(TerminalCommand):
     def _list(self, words: list[str], options: dict[str, Any]) -> int | None:
         _words(words, "list", least=0, most=0)
         tenant_id = tenant_named(options["tenant"]).pk if options["tenant"] else None
-        rows = operations.stored_workflows(tenant_id).select_related("tenant")
+        rows = stored_workflows(tenant_id).select_related("tenant")
         rows = rows.order_by("name", "tenant__name")
         found = [{"name": row.name, "latest": row.latest, "tenant": row.tenant.name} for row in rows]
         if self.as_json:
@@ -264,7 +264,7 @@ class Command(TerminalCommand):
 
     def _start(self, source: str, inputs: Any, options: dict[str, Any]) -> StartedRun:
         """Start a run of a stored workflow, or of the definition in a file."""
-        given: operations.RunOptions = {
+        given: RunOptions = {
             "priority": options["priority"],
             "deadline_seconds": options["deadline_seconds"],
             "tags": options["tags"] or (),
@@ -273,7 +273,7 @@ class Command(TerminalCommand):
         key, ports, by = options["idempotency_key"], jobs.ports.production_ports(), cli_actor()
         if not is_file(source):
             workflow, number = _workflow(source, options), options["number"]
-            return operations.start_run(
+            return start_run(
                 workflow.tenant_id,
                 workflow.name,
                 inputs,

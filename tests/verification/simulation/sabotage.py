@@ -32,9 +32,9 @@ from jobs.sweeps import due_starts
 from jobs.sweeps import quotas as sweeps_quotas
 from verification.simulation import database, files, redis_link, roles, world
 from verification.simulation.artifact_store import SimulatedStore
-from workflows import erasing, operations
 from workflows.execution import advancer, retried
 from workflows.models import Run
+from workflows.operations import erase, restart
 from workflows.schedules import operations as schedule_operations
 from workflows.schedules.domain import policy
 from workflows.schedules.domain.policy import Lateness, Reason, Step
@@ -236,7 +236,7 @@ def handler_at_the_deadline() -> Any:
 
 def refused_restart_of_erased_runs() -> Any:
     """A run is restarted also after its data was erased."""
-    real = operations._nodes_again
+    real = restart._nodes_again
 
     def nodes_again(run: Run, *rest: Any) -> Any:
         at, run.erase_requested_at = run.erase_requested_at, None
@@ -244,12 +244,12 @@ def refused_restart_of_erased_runs() -> Any:
         run.erase_requested_at = at
         return again
 
-    return patch.object(operations, "_nodes_again", nodes_again)
+    return patch.object(restart, "_nodes_again", nodes_again)
 
 
 def data_of_erased_jobs() -> Any:
     """The erasure of a run leaves its jobs' data."""
-    return patch.object(erasing, "erase_job_data", lambda *_, **__: None)
+    return patch.object(erase, "erase_job_data", lambda *_, **__: None)
 
 
 def output_of_a_retried_sub_run() -> Any:

@@ -15,9 +15,9 @@ from jobs.models import EndNotice
 from jobs.operations.tenants import create_key, rotate_key
 from tests.support.api_world import Account, ApiWorld, with_key
 from tests.support.workflow_api import advance, post, put
-from workflows import operations
 from workflows.execution.advancer import Advancer, AdvancerLimits
 from workflows.models import Node, SentSignal, Wait
+from workflows.operations import answers
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("zimg")]
 HUMAN = {"title": "?", "choose_from": ["a", "b"]}
@@ -252,7 +252,7 @@ def test_of_concurrent_answers_with_one_key_all_get_the_first(
     """Another request with the key was taken after this one had looked for it."""
     run_id = asked(acme, world, HUMAN)
     path, key = f"runs/{run_id}/waits/best", {"Idempotency-Key": "k"}
-    real, looks = operations.earlier_sent, list[int]()
+    real, looks = answers.earlier_sent, list[int]()
 
     def first_look_finds_none(tenant_id: int, request: Any) -> Any:
         looks.append(1)
@@ -260,7 +260,7 @@ def test_of_concurrent_answers_with_one_key_all_get_the_first(
 
     assert post(acme, path, {"answer": "a"}, **key).status_code == 200
     restarted(acme, world, run_id)
-    monkeypatch.setattr(operations, "earlier_sent", first_look_finds_none)
+    monkeypatch.setattr(answers, "earlier_sent", first_look_finds_none)
     again = post(acme, path, {"answer": "a"}, **key)
     assert (again.status_code, again.headers["Idempotency-Replayed"]) == (200, "true")
     assert Wait.objects.filter(answered_at=None).count() == 1, "the transaction was undone"

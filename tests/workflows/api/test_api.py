@@ -14,7 +14,7 @@ from jobs.operations.tenants import create_key
 from tests.support.api_world import Account, ApiWorld
 from tests.support.factories import make_job, make_model
 from tests.support.workflow_api import A_MODEL, FILM, advance, post, put, start
-from workflows.api import views
+from workflows.api import nodes, run_control
 from workflows.models import Node, Run
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 
@@ -252,7 +252,7 @@ def test_a_run_that_retention_removes_while_it_is_erased_is_unknown(
     def removed(*_: Any, **__: Any) -> Run:
         raise Run.DoesNotExist
 
-    monkeypatch.setattr(views, "erase_run_data", removed)
+    monkeypatch.setattr(run_control, "erase_run_data", removed)
     answer = acme.client.delete(f"/api/v1/runs/{run_id}/data")
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_run")
 
@@ -344,7 +344,7 @@ def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
     advance(world, run_id)
     Node.objects.exclude(job_id=None).update(state="completed", finished_at=world.clock.now())
     Job.objects.update(state="completed", finished_at=world.clock.now(), result={"text": "x" * 1_000})
-    monkeypatch.setattr(views, "PAGE_BYTES", 4_500)
+    monkeypatch.setattr(nodes, "PAGE_BYTES", 4_500)
     url: str | None = f"/api/v1/runs/{run_id}/nodes?limit=200"
     found, sizes = [], []
     while url:

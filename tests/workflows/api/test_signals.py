@@ -16,8 +16,8 @@ from jobs.models import EndNotice
 from jobs.submission.request import KeyedRequest
 from tests.support.api_world import Account, ApiWorld, with_key
 from tests.support.workflow_api import advance, post, put
-from workflows import signals
 from workflows.models import SentSignal, Wait
+from workflows.operations import signals
 from workflows.sweeps import old_signals
 from workflows.sweeps.old_signals import SweepCount
 

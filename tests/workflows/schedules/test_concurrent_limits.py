@@ -12,14 +12,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from foundation.http_api.problems import Problem
 from jobs.domain.errors import Refused
 from tests.support.schedules import Stage
-from workflows import operations as workflow_operations
 from workflows.execution.advancer import Advancer
 from workflows.models import Node, Run, Wait, Workflow
+from workflows.operations.definitions import put_definition
+from workflows.operations.restart import restart_run
+from workflows.operations.start import insert_run, make_run, start_run
 from workflows.schedules import operations
 from workflows.schedules.models import Firing, Schedule
 
@@ -109,7 +111,7 @@ def test_of_concurrent_workflows_one_is_stored(stage: Stage, settings: Any) -> N
 
     def put(number: int, wait: Callable[[], object]) -> None:
         wait()
-        workflow_operations.put_definition(stage.tenant.pk, f"w{number}", FILM, ports=stage.ports)
+        put_definition(stage.tenant.pk, f"w{number}", FILM, ports=stage.ports)
 
     assert at_once(put) == {"done": 1, "too_many_workflows": THREADS - 1}
     assert Workflow.objects.count() == 1
@@ -117,13 +119,13 @@ def test_of_concurrent_workflows_one_is_stored(stage: Stage, settings: Any) -> N
 
 def test_of_concurrent_runs_one_is_started(stage: Stage, settings: Any) -> None:
     limit(settings, workflow_runs=1)
-    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
 
     def start(number: int, wait: Callable[[], object]) -> None:
-        run = workflow_operations.make_run(stage.tenant.pk, "film", None, ports=stage.ports)
+        run = make_run(stage.tenant.pk, "film", None, ports=stage.ports)
         wait()  # none has found the tenant full
-        with workflow_operations.transaction.atomic():
-            workflow_operations.insert_run(run, stage.ports)
+        with transaction.atomic():
+            insert_run(run, stage.ports)
 
     assert at_once(start) == {"done": 1, "too_many_runs": THREADS - 1}
     assert Run.objects.count() == 1
@@ -152,10 +154,8 @@ def advance_at_once(run_ids: Sequence[str], stage: Stage, monkeypatch: pytest.Mo
 
 
 def started(name: str, definition: Any, stage: Stage) -> list[str]:
-    workflow_operations.put_definition(stage.tenant.pk, name, definition, ports=stage.ports)
-    runs = [
-        workflow_operations.start_run(stage.tenant.pk, name, None, ports=stage.ports) for _ in range(THREADS)
-    ]
+    put_definition(stage.tenant.pk, name, definition, ports=stage.ports)
+    runs = [start_run(stage.tenant.pk, name, None, ports=stage.ports) for _ in range(THREADS)]
     return [one.run.id for one in runs]
 
 
@@ -166,7 +166,7 @@ def test_of_concurrent_steps_as_many_open_waits_and_sub_runs_as_may_begin(
 ) -> None:
     """together: one transaction advances all these runs."""
     limit(settings, **{limited: 2})
-    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
     ask = {"human": {"title": "?", "form": {}}}
     node = ask if limited == "workflow_waits" else {"workflow": "film"}
     runs = started("w", {"nodes": {"a": node}}, stage)
@@ -183,7 +183,7 @@ def test_of_concurrent_steps_as_many_open_waits_and_sub_runs_as_may_begin(
 def test_steps_with_waits_and_sub_runs_of_one_tenant_do_not_deadlock(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
     nodes = {"ask": {"human": {"title": "?", "form": {}}}, "sub": {"workflow": "film"}}
     runs = started("w", {"nodes": nodes}, stage)
     advance_at_once(runs, stage, monkeypatch)
@@ -192,22 +192,22 @@ def test_steps_with_waits_and_sub_runs_of_one_tenant_do_not_deadlock(
 
 def test_restarts_count_for_the_limit_of_runs(stage: Stage, settings: Any) -> None:
     limit(settings, workflow_runs=1)
-    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
-    ended = workflow_operations.start_run(stage.tenant.pk, "film", None, ports=stage.ports).run
+    put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    ended = start_run(stage.tenant.pk, "film", None, ports=stage.ports).run
     Run.objects.update(
         state="cancelled",
         finished_at=stage.clock.now(),
         node_states=dict.fromkeys(ended.node_states, "cancelled"),
     )
-    workflow_operations.start_run(stage.tenant.pk, "film", None, ports=stage.ports)
+    start_run(stage.tenant.pk, "film", None, ports=stage.ports)
     with pytest.raises(Refused) as refused:
-        workflow_operations.restart_run(ended.id, ports=stage.ports)
+        restart_run(ended.id, ports=stage.ports)
     assert refused.value.code == "too_many_runs"
 
 
 def ended_sub_runs(stage: Stage) -> list[str]:
     """Return sub-runs that have ended, cancelled."""
-    workflow_operations.put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", FILM, ports=stage.ports)
     Advancer(stage.ports).advance_together(started("w", {"nodes": {"sub": {"workflow": "film"}}}, stage))
     subs = Run.objects.filter(depth=1)
     subs.update(state="cancelled", finished_at=stage.clock.now(), node_states={"a": "cancelled"})
@@ -220,7 +220,7 @@ def test_of_concurrent_restarts_of_sub_runs_one_begins(stage: Stage, settings: A
 
     def restart(number: int, wait: Callable[[], object]) -> None:
         wait()
-        workflow_operations.restart_run(subs[number], ports=stage.ports)
+        restart_run(subs[number], ports=stage.ports)
 
     assert at_once(restart) == {"done": 1, "too_many_runs": THREADS - 1}
     assert Run.objects.filter(depth=1, state="running").count() == 1
@@ -229,7 +229,7 @@ def test_of_concurrent_restarts_of_sub_runs_one_begins(stage: Stage, settings: A
 def test_restarted_sub_runs_do_not_count_for_the_limit_of_runs(stage: Stage, settings: Any) -> None:
     subs = ended_sub_runs(stage)
     limit(settings, workflow_runs=1, workflow_sub_runs=1)
-    workflow_operations.restart_run(subs[0], ports=stage.ports)
+    restart_run(subs[0], ports=stage.ports)
     with pytest.raises(Refused, match="may have 1 unfinished sub-runs") as refused:
-        workflow_operations.restart_run(subs[1], ports=stage.ports)
+        restart_run(subs[1], ports=stage.ports)
     assert refused.value.code == "too_many_runs"

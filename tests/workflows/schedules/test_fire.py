@@ -21,12 +21,14 @@ from jobs.operations.jobs import retry_dead_letter
 from tests.support.factories import make_model, make_tenant
 from tests.support.schedules import SUBMIT, Stage, firings, starts
 from verification.schedule_laws import check_schedules
-from workflows import operations as workflow_operations
 from workflows.api.schedules import firing_json
 from workflows.domain.errors import BackfillRefused, TargetInvalid, TooManyBackfilled
-from workflows.erasing import erase_run_data
 from workflows.execution.advancer import Advancer
 from workflows.models import Run, Workflow
+from workflows.operations.answers import answer_wait
+from workflows.operations.definitions import put_definition
+from workflows.operations.erase import erase_run_data
+from workflows.operations.restart import restart_run
 from workflows.schedules import operations
 from workflows.schedules.backlog import Backlog, backlog_of
 from workflows.schedules.execution import fire as fire_module
@@ -98,7 +100,7 @@ def test_an_erased_output_of_a_run_is_no_last_output(stage: Stage) -> None:
         "inputs": True,
         "output": {"given": {"$ref": "inputs", "default": 1}},
     }
-    workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
     schedule = stage.put(workflow={"name": "film"})
     stage.run_for(60)
     run = Run.objects.get()
@@ -111,11 +113,11 @@ def test_an_erased_output_of_a_run_is_no_last_output(stage: Stage) -> None:
 
 def test_a_due_time_starts_a_run_of_the_newest_version(stage: Stage) -> None:
     definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}, "inputs": {"required": ["day"]}}
-    workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
     target = {"name": "film", "inputs": {"day": {"$ref": "due_at"}}, "priority": 3, "tags": ["t"]}
     schedule = stage.put(workflow=target)
     newer = {**definition, "description": "newer"}
-    workflow_operations.put_definition(stage.tenant.pk, "film", newer, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", newer, ports=stage.ports)
     stage.run_for(60)
     run = Run.objects.get()
     assert (run.inputs, run.priority, run.tags) == ({"day": "2026-01-01T00:01:00Z"}, 3, ["t"])
@@ -335,7 +337,7 @@ def test_a_model_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
 
 def test_a_workflow_that_is_gone_skips_with_its_reason(stage: Stage) -> None:
     definition = {"nodes": {"a": {"model": "zimg", "payload": {}}}}
-    workflow_operations.put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
+    put_definition(stage.tenant.pk, "film", definition, ports=stage.ports)
     schedule = stage.put(workflow={"name": "film"})
     Workflow.objects.all().delete()
     stage.run_for(60)
@@ -494,7 +496,7 @@ def test_failures_in_a_row_pause_it(stage: Stage) -> None:
 def asks(stage: Stage) -> None:
     """Store a workflow whose question fails when it expires, after 10 s."""
     node = {"human": {"title": "?", "form": {}, "expires_seconds": 10}}
-    workflow_operations.put_definition(stage.tenant.pk, "w", {"nodes": {"ask": node}}, ports=stage.ports)
+    put_definition(stage.tenant.pk, "w", {"nodes": {"ask": node}}, ports=stage.ports)
 
 
 def expire(stage: Stage, run: Run) -> None:
@@ -513,7 +515,7 @@ def test_a_restarted_run_counts_as_running(stage: Stage) -> None:
     stage.run_for(60)
     run = Run.objects.get()
     expire(stage, run)
-    workflow_operations.restart_run(run.id, ports=stage.ports)
+    restart_run(run.id, ports=stage.ports)
     advance_now(Advancer(stage.ports), run.id)
     stage.run_for(55)
     assert firings(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
@@ -529,13 +531,13 @@ def test_a_firing_that_fails_again_after_a_restart_counts_once_and_its_success_e
     stage.run_for(60)
     run = Run.objects.get()
     expire(stage, run)
-    workflow_operations.restart_run(run.id, ports=stage.ports)
+    restart_run(run.id, ports=stage.ports)
     expire(stage, run)
     schedule = Schedule.objects.get()
     assert (schedule.failures, schedule.paused_from) == (1, None)
-    workflow_operations.restart_run(run.id, ports=stage.ports)
+    restart_run(run.id, ports=stage.ports)
     advance_now(Advancer(stage.ports), run.id)
-    workflow_operations.answer_wait(run, "ask", 1, by="me", ports=stage.ports)
+    answer_wait(run, "ask", 1, by="me", ports=stage.ports)
     advance_now(Advancer(stage.ports), run.id)
     ended_firings.sweep(stage.ports)
     assert Firing.objects.get(run_id=run.id).end_state == "completed"
@@ -569,7 +571,7 @@ def test_a_restart_beside_the_sweep_that_closes_its_firing_reopens_it(
     close = ended_firings._close
 
     def restart_and_close(*given: Any) -> bool:
-        workflow_operations.restart_run(run.id, ports=stage.ports)
+        restart_run(run.id, ports=stage.ports)
         return close(*given)
 
     monkeypatch.setattr(ended_firings, "_close", restart_and_close)
@@ -930,7 +932,7 @@ def test_a_backfill_in_parallel_passes_one_that_waits(stage: Stage) -> None:
 
 def test_a_backfill_says_that_it_waits_for_a_person(stage: Stage) -> None:
     asks = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1]}}}}
-    workflow_operations.put_definition(stage.tenant.pk, "asks", asks, ports=stage.ports)
+    put_definition(stage.tenant.pk, "asks", asks, ports=stage.ports)
     schedule = stage.put(cron="0 * * * *", workflow={"name": "asks"})
     assert backlog_of(schedule, stage.clock.now()) == Backlog()
     backfilled(stage, schedule, 3)

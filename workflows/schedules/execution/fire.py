@@ -39,7 +39,7 @@ from jobs.ports import Ports
 from jobs.reports.counters import Name
 from workflows.domain.errors import RunFinished
 from workflows.models import Run
-from workflows.operations import cancel_run
+from workflows.operations.control import cancel_run
 from workflows.schedules.domain.policy import Lateness, Outcome, Overlap, Reason, Step, judge, step_of
 from workflows.schedules.domain.timetable import Timetable, UnknownTimezone
 from workflows.schedules.execution.launch import Launch, Launched, StartRefused, check, insert, prepare

@@ -33,7 +33,7 @@ from workflows.execution.counts import bucket
 from workflows.execution.long_outputs import shown_output
 from workflows.execution.model_access import KeyModels, common_models, models_of
 from workflows.models import Run, follower_of
-from workflows.operations import insert_run, make_run
+from workflows.operations.start import insert_run, make_run
 from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.domain.target import DUE_AT, LAST, SUBMIT, names_used, resolved
 from workflows.schedules.models import Firing, Schedule

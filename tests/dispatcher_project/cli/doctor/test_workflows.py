@@ -14,9 +14,10 @@ from tests.dispatcher_project.cli.doctor.patient import Patient, patient
 from tests.support.factories import make_model, make_tenant
 from tests.support.queue_world import world
 from tests.support.terminal import terminal
-from workflows import operations
 from workflows.execution.advancer import Advancer
 from workflows.models import Run
+from workflows.operations.definitions import put_definition
+from workflows.operations.start import start_run
 from workflows.schedules import operations as schedules
 from workflows.schedules.body import ScheduleBody
 from workflows.schedules.models import Schedule
@@ -31,8 +32,8 @@ ASKS = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1, 2]}}}}
 def start(patient: Patient, definition: Any = ASKS) -> Run:
     ports = patient.world.ports
     tenant = make_tenant()
-    operations.put_definition(tenant.pk, "w", definition, ports=ports)
-    run = operations.start_run(tenant.pk, "w", None, ports=ports).run
+    put_definition(tenant.pk, "w", definition, ports=ports)
+    run = start_run(tenant.pk, "w", None, ports=ports).run
     advance_now(Advancer(ports), run.id)
     return run
 

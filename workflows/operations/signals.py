@@ -29,7 +29,7 @@ from workflows.domain.states import NodeState
 from workflows.execution.runs import check_value
 from workflows.execution.waits import size_of_answer, write_ends
 from workflows.models import Wait, follower_of
-from workflows.sent_keys import earlier_sent, note_key
+from workflows.operations.sent_keys import earlier_sent, note_key
 
 _BATCH = 500
 """Waits of one statement, and runs of one hint."""

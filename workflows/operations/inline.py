@@ -23,15 +23,8 @@ from jobs.submission.request import KeyedRequest
 from workflows.domain.errors import TooManyVersions
 from workflows.execution.model_access import KeyModels, refuse_models
 from workflows.models import INLINE_PREFIX, Version, Workflow, inline_name
-from workflows.operations import (
-    RunOptions,
-    StartedRun,
-    check_definition,
-    digest_of,
-    earlier_run,
-    make_run_of,
-    store_run,
-)
+from workflows.operations.definitions import check_definition, digest_of
+from workflows.operations.start import RunOptions, StartedRun, earlier_run, make_run_of, store_run
 
 
 def start_inline_run(
@@ -46,7 +39,7 @@ def start_inline_run(
     **options: Unpack[RunOptions],
 ) -> StartedRun:
     """Start a run of a definition, which is checked as one that is stored. The rest is that of
-    `workflows.operations.start_run`. Raises Problem 422 with pointers below /definition, Refused."""
+    `workflows.operations.start.start_run`. Raises Problem 422 with pointers below /definition, Refused."""
     if idempotency_key is not None and (earlier := earlier_run(tenant_id, idempotency_key)) is not None:
         return earlier
     given = definition.get("name") if isinstance(definition, dict) else None
