@@ -260,13 +260,13 @@ def _check_quota(wanted: Wanted, now: datetime, *, replaces: Artifact | None) ->
 def confirm(rows: Iterable[Artifact], store: Store, now: datetime) -> None:
     """Ask the store once for each promised artifact, for several at the same time; those that it has become
     `stored`, also in these rows. An upload in parts needs `complete`."""
-    asking = [row for row in rows if row.state == State.PROMISED and not row.upload]
-    if len(asking) < 2:
-        there = [store.find(row.key) for row in asking]
+    promised = [row for row in rows if row.state == State.PROMISED and not row.upload]
+    if len(promised) < 2:
+        there = [store.find(row.key) for row in promised]
     else:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(asking))) as threads:
-            there = list(threads.map(lambda row: store.find(row.key), asking))
-    for row, found in zip(asking, there, strict=True):
+        with ThreadPoolExecutor(min(_AT_ONCE, len(promised))) as threads:
+            there = list(threads.map(lambda row: store.find(row.key), promised))
+    for row, found in zip(promised, there, strict=True):
         if found is not None:
             _confirm(row, found, store, now)
 

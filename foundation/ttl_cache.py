@@ -150,8 +150,8 @@ class RemainingCapacity:
         self._lock = threading.Lock()
         self._counts: dict[str, _Count] = {}
 
-    def take(self, name: str, asking: int, count: Callable[[], int]) -> int:
-        """Return the remaining capacity of a limit, and reserve `asking` of it.
+    def take(self, name: str, amount: int, count: Callable[[], int]) -> int:
+        """Return the remaining capacity of a limit, and reserve `amount` of it.
 
         count: reads the remaining capacity. An unused reservation counts until the next reading."""
         known = self._counts.get(name)
@@ -166,7 +166,7 @@ class RemainingCapacity:
                 self._counts[name] = known
         with self._lock:
             left = known.left
-            known.left -= min(asking, max(left, 0))
+            known.left -= min(amount, max(left, 0))
         return left
 
     def clear(self) -> None:

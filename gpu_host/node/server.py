@@ -187,7 +187,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         # a signal handler may interrupt `get`: unlike Queue and Event, SimpleQueue is reentrant
-        self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
@@ -195,7 +195,7 @@ class StopSignal:
         """Wait in slices: a signal just before the wait blocks does not interrupt it."""
         while True:
             try:
-                self._came.get(timeout=_SLICE_SECONDS)
+                self._signals.get(timeout=_SLICE_SECONDS)
             except queue.Empty:
                 continue
             return
@@ -203,7 +203,7 @@ class StopSignal:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         for either in (signal.SIGTERM, signal.SIGINT):
             signal.signal(either, signal.SIG_DFL)
-        self._came.put(number)
+        self._signals.put(number)
 
 
 def stop_after_runs(node: Node, grace_seconds: float, say: Callable[[str], object]) -> None:

@@ -108,16 +108,18 @@ class _SentinelPool(SentinelConnectionPool):
 
     def reset(self) -> None:
         super().reset()  # type: ignore[no-untyped-call]
-        self._asked_at, self._asking = -math.inf, threading.Lock()
+        self._asked_at, self._refresh_lock = -math.inf, threading.Lock()
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        if time.monotonic() - self._asked_at > self.master_seconds and self._asking.acquire(blocking=False):
+        if time.monotonic() - self._asked_at > self.master_seconds and self._refresh_lock.acquire(
+            blocking=False
+        ):
             try:
                 with suppress(RedisError):  # without an answer the known master stays
                     self.get_master_address()  # type: ignore[no-untyped-call]
                 self._asked_at = time.monotonic()
             finally:
-                self._asking.release()
+                self._refresh_lock.release()
         return super().get_connection()
 
 

@@ -86,20 +86,20 @@ def urls_to_fetch(
     key_models: models that the API key may submit to; None: all of the tenant's. idempotency_key: of the
     batch that these are. Raises IdempotencyConflict for it.
     """
-    asking = [
+    with_urls = [
         one for one in requests if isinstance(one, SubmitRequest) and any(True for _ in _urls(one, ports))
     ]
-    if not asking:
+    if not with_urls:
         return None
     if idempotency_key is not None:
         earlier = earlier_batch(tenant_id, idempotency_key.key, idempotency_key.fingerprint)
         if earlier is not None and earlier.is_complete:
             return None
-    known = known_keys(tenant_id, asking)
+    known = known_keys(tenant_id, with_urls)
     may = Allowed(limits_of(tenant_id, ports).allowed_models, key_models)
     urls = dict.fromkeys(
         url
-        for one in asking
+        for one in with_urls
         if one.idempotency_key not in known and is_accepted(one, tenant_id, may, ports)
         for url in _urls(one, ports)
     )

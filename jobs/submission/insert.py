@@ -158,16 +158,16 @@ def _apply_limits(entries: Sequence[Entry], plan: _Plan) -> _Plan:
         plan = _plan(entries, refused)
     asked: set[int] = set()
     behind = _next_with_same_key(entries)
-    while asking := [index for index in plan.new if index not in asked]:
+    while unchecked := [index for index in plan.new if index not in asked]:
         before = len(refused)
-        for index in asking:
+        for index in unchecked:
             asked.add(index)
             request = entries[index].request
             assert isinstance(request, SubmitRequest)
             if refusal := entries[index].limits.refusal(request):
                 refused[index] = refusal
                 if index in behind:  # it is new now; a new plan per refusal would take seconds
-                    asking.append(behind[index])
+                    unchecked.append(behind[index])
         if len(refused) > before:
             plan = _plan(entries, refused)
     return plan

@@ -194,13 +194,17 @@ def _entries(
             used = known[one.tenant_id]
             found = checked_unless_replay(request, used, may, now, ports, tenant_id=one.tenant_id)
             checked.append((one, found))
-    asking = [(one.tenant_id, request) for one, request in checked if isinstance(request, SubmitRequest)]
+    requests_by_tenant = [
+        (one.tenant_id, request) for one, request in checked if isinstance(request, SubmitRequest)
+    ]
     for tenant_id, used in known.items():
         if tenant_id not in capacities:
-            of_tenant = [request for of, request in asking if of == tenant_id and request.reject_if_busy]
+            of_tenant = [
+                request for of, request in requests_by_tenant if of == tenant_id and request.reject_if_busy
+            ]
             new = [request for request in of_tenant if request.idempotency_key not in used]
             capacities[tenant_id] = Capacity(new, tenant_id, ports) if new else None
-    models = [(tenant_id, request.body.model) for tenant_id, request in asking]
+    models = [(tenant_id, request.body.model) for tenant_id, request in requests_by_tenant]
     queue_limits = QueueLimits(now, models, ports, patience_seconds=patience_seconds)
     limits = {
         tenant_id: SubmitLimits(tenant_id, now, queue_limits, capacities[tenant_id])

@@ -83,7 +83,7 @@ def test_a_superuser_cannot_use_flowers_controls(boss: Client, flower: Stub, pag
 def test_users_without_permission_get_a_login_or_403(client: Client, flower: Stub, db: None) -> None:
     answer = client.get("/admin/flower/tasks")
     assert (answer.status_code, answer["Location"]) == (302, "/admin/login/?next=/admin/flower/tasks")
-    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    client.force_login(User.objects.create_user("viewer", is_staff=True))
     assert client.get("/admin/flower/tasks").status_code == 403
     assert flower.asked == []
 

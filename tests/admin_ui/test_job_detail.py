@@ -247,7 +247,7 @@ def test_the_page_of_a_deleted_job_redirects(viewer: Client) -> None:
 
 
 def test_staff_without_permissions_get_403(client: Client, django_user_model: Any) -> None:
-    client.force_login(django_user_model.objects.create_user("clerk", is_staff=True))
+    client.force_login(django_user_model.objects.create_user("viewer", is_staff=True))
     job = job_in("completed")
     for address in (
         reverse("admin:jobs_job_change", args=[job.id]),

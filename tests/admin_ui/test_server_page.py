@@ -133,14 +133,14 @@ def test_the_last_twenty_attempts_and_failures_by_cause_are_listed(viewer: Clien
 
 
 def test_without_permission_for_jobs_no_attempt_is_shown(client: Client) -> None:
-    clerk = User.objects.create_user("clerk", is_staff=True)
-    clerk.user_permissions.add(Permission.objects.get(codename="view_server"))
-    client.force_login(clerk)
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_server"))
+    client.force_login(viewer)
     attempt(state="failed", error_code="out_of_memory")
     assert "out_of_memory" not in part(client, "now") + part(client, "charts")
     assert client.get(reverse("admin:gpus_server_runs", args=[NAME])).status_code == 403
     assert "server-runs" not in client.get(reverse("admin:gpus_server_change", args=[NAME])).content.decode()
-    clerk.user_permissions.clear()
+    viewer.user_permissions.clear()
     for name in ("now", "charts"):
         assert client.get(reverse(f"admin:gpus_server_{name}", args=[NAME])).status_code == 403
 

@@ -39,7 +39,7 @@ def ends_once_watched(web: Web, job_id: str) -> threading.Thread:
     """End the job as soon as a client waits for it."""
 
     def run() -> None:
-        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.gateway._hub is not None and web.gateway.hub.watched > 0)
         end_job(job_id)
         connections.close_all()
 

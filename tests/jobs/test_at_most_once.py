@@ -16,7 +16,7 @@ from gpus.errors import GpuError, ServerLost
 from jobs.domain.errors import LOST_AT_MOST_ONCE
 from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import JobState
-from tests.support.servers.llm_asking import CHAT, KINDS, Ask
+from tests.support.servers.llm_runs import CHAT, KINDS, Ask
 from tests.support.servers.llm_server import Behaviour, LlmServer
 
 ONCE = RetryPolicy(at_most_once=True)

@@ -59,7 +59,7 @@ def test_callbacks_are_signed_and_come_once_also_to_a_receiver_that_was_down(
     client = system.client(printed["api key"])
     system.add_server("callbacks")
     early = client.submit("callbacks", {"n": 1}, callback_url=receiver.url)
-    wait_for(lambda: _failed_tries(judge, early), what="a try at a closed door")
+    wait_for(lambda: _failed_tries(judge, early), what="a try at a closed port")
     receiver.open()
     late = client.submit("callbacks", {"n": 2}, callback_url=receiver.url)
     wait_for(lambda: receiver.job_ids(printed["webhook secret"]) >= {early, late}, what="both callbacks")

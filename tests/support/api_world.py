@@ -157,7 +157,7 @@ def make_model(name: str, **fields: Any) -> ModelConfig:
     return ModelConfig.objects.create(name=name, pool=pool, **fields)
 
 
-class DoorTime:
+class GatewayClock:
     """Clock for `dispatcher_project.web.request_limits`, advanced only by the test."""
 
     def __init__(self) -> None:

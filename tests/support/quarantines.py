@@ -12,7 +12,7 @@ from tests.support.queue_world import QueueWorld
 LIMIT = 600.0
 
 
-def let_go(world: QueueWorld, lease: Lease, *, refused_url: str = "") -> Lease:
+def quarantine_slot(world: QueueWorld, lease: Lease, *, refused_url: str = "") -> Lease:
     world.release(lease, ReleaseMode.SUSPECT)
     ending = Ending(RunTimedOut(), suspect=True)
     transitions.end_attempt(

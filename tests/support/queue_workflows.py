@@ -90,5 +90,5 @@ def steps(*found: dict[str, Any]) -> Converted:
     return convert({"name": "w", "steps": list(found)}, PIPELINES)
 
 
-def asking(step_id: str, **more: Any) -> dict[str, Any]:
+def ask_step(step_id: str, **more: Any) -> dict[str, Any]:
     return {"id": step_id, "kind": "input", "widget": "turnout", "options": [{"value": "a"}], **more}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.models import EndNotice, Job
-from tests.support.queue_workflows import PIPELINES, STREETVIEW, asking, node
+from tests.support.queue_workflows import PIPELINES, STREETVIEW, ask_step, node
 from tests.support.waiting import wait_for
 from tests.workflows.workflow_harness import WorkflowHarness, states
 from workflows.definition.queue_workflows import convert
@@ -107,7 +107,7 @@ def test_an_end_and_its_dispatch_are_one_and_are_read_once(harness: WorkflowHarn
 def test_a_failed_node_fails_the_run_and_cancels_its_siblings(harness: WorkflowHarness) -> None:
     """When a node fails: cancel siblings; flip the run to failed."""
     pipeline = {"nodes": [node("fails"), node("after", "fails")]}
-    document = {"name": "w", "steps": [{"id": "p", "kind": "pipeline", "pipeline": "p"}, asking("ask")]}
+    document = {"name": "w", "steps": [{"id": "p", "kind": "pipeline", "pipeline": "p"}, ask_step("ask")]}
     definition = converted(document, {"p": pipeline})
     definition["nodes"]["p_fails"]["payload"] = {"fault": "fail", "seconds": 0.001}
     run = harness.to_end(harness.start(definition, {}))
@@ -134,7 +134,7 @@ def test_skipped_lanes_converge(harness: WorkflowHarness) -> None:
         "depends_on": ["lane_a", "lane_b"],
         "inputs": {"of": {"$coalesce": [{"$from": "lane_a.echo.node"}, {"$from": "lane_b.echo.node"}]}},
     }
-    turn = asking("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
+    turn = ask_step("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
     pipelines = {
         "one": {"nodes": [node("work")]},
         "merge": {"nodes": [node("work", inputs=[{"name": "of", "from": "pipeline.of"}])]},

@@ -138,11 +138,11 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(harness: Workflow
         finally:
             connection.close()
 
-    people = [threading.Thread(target=answer, args=(number,)) for number in range(1000, 1050)]
-    for person in people:
-        person.start()
-    for person in people:
-        person.join()
+    threads = [threading.Thread(target=answer, args=(number,)) for number in range(1000, 1050)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert outcomes == {"200": 1, "409": 49}
     harness.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, [*range(waits - 1), *taken])

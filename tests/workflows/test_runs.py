@@ -309,13 +309,13 @@ def test_a_stored_definition_runs_whatever_the_limits_are_now(
 
 
 def test_a_cancelled_run_cancels_its_jobs_and_waits(harness: WorkflowHarness) -> None:
-    asking = {"ask": {"human": {"title": "?", "form": {}}}}
-    put_definition(harness.tenant.pk, "w2", {"nodes": asking}, ports=harness.ports)
+    ask_step = {"ask": {"human": {"title": "?", "form": {}}}}
+    put_definition(harness.tenant.pk, "w2", {"nodes": ask_step}, ports=harness.ports)
     run = harness.start(
         {
             "nodes": {
                 "many": {**model(payload={"seconds": 0.01}), "map": {"count": 20, "max_parallel": 5}},
-                **asking,
+                **ask_step,
                 "sub": {"workflow": "w2"},
                 "after": {**model(), "needs": ["many"]},
             }

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verification.proving.faults.base import Fault, wait
-from verification.proving.front_door import gateway_findings
 from verification.proving.recovery import Measurement, Recovery
+from verification.proving.submit_answers import gateway_findings
 
 if TYPE_CHECKING:
     from verification.proving.state import Live
@@ -122,7 +122,9 @@ def play(trial: Trial, fault: Fault, allowance: int) -> FaultResult:
     result.wrongs += recovery_findings(result.recovery, fault.bound_seconds)
     result.wrongs += rerun_findings(trial, fault, affected)
     trial.watch.read_ledger()
-    result.wrongs += gateway_findings(trial.watch.answers, fault.front_door, result.played_at, time.time())
+    result.wrongs += gateway_findings(
+        trial.watch.answers, fault.submit_answers, result.played_at, time.time()
+    )
     result.wrongs += fault.wrongs(trial, affected)
     result.notes += fault.notes(trial)
     _settle(trial, fault, result)

@@ -69,7 +69,7 @@ def test_an_unknown_part_is_a_404(viewer: Client, path: str) -> None:
 
 
 def test_staff_without_permissions_see_only_an_empty_start_page(client: Client) -> None:
-    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    client.force_login(User.objects.create_user("viewer", is_staff=True))
     page = text(client, "/admin/")
     assert "zimg-server-1" not in page
     assert "Waiting" not in page
@@ -78,9 +78,9 @@ def test_staff_without_permissions_see_only_an_empty_start_page(client: Client) 
 
 
 def test_without_permission_for_jobs_the_fleet_shows_no_job(client: Client, fake_ports: FakePorts) -> None:
-    clerk = User.objects.create_user("clerk", is_staff=True)
-    clerk.user_permissions.add(Permission.objects.get(codename="view_server"))
-    client.force_login(clerk)
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_server"))
+    client.force_login(viewer)
     job = Job.objects.filter(state="running").order_by("id")[0]
     slot: dict[str, Any] = {"server": "flux-server-1", "slot": 0, "model": "flux"}
     Attempt.objects.create(

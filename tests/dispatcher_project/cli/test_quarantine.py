@@ -6,7 +6,7 @@ import pytest
 
 from gpus.models import AuditEntry, Server
 from gpus.registry.audit import cli_actor
-from tests.support.quarantines import let_go
+from tests.support.quarantines import quarantine_slot
 from tests.support.queue_world import QueueWorld
 from tests.support.terminal import Terminal
 
@@ -17,7 +17,7 @@ def test_a_quarantined_slot_is_listed_and_freed(world: QueueWorld, terminal: Ter
     world.server()
     assert terminal("quarantine").said == "no slot is in quarantine\n"
     job = world.job()
-    let_go(world, world.claim())
+    quarantine_slot(world, world.claim())
     Server.objects.update(tells_health=False)
     heads, line = terminal("quarantine").said.splitlines()
     assert heads.split()[:3] == ["slot", "for", "reason"]
@@ -43,7 +43,7 @@ def test_a_slot_that_is_not_in_quarantine_is_one_line(world: QueueWorld, termina
 def test_every_slot_is_checked_before_the_question(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.job()
-    let_go(world, world.claim())
+    quarantine_slot(world, world.claim())
     refused = terminal("free", "gpu-1/0", "gpu-1/7")
     assert refused.status == 2
     assert refused.said == "There is no slot 'gpu-1/7'; gpu-1 has 1 slot, counted from 0."

@@ -18,7 +18,7 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
-from tests.support.quarantines import let_go
+from tests.support.quarantines import quarantine_slot
 from tests.support.queue_world import QueueWorld
 from tests.support.terminal import Run, Terminal
 
@@ -104,7 +104,7 @@ def quarantined(world: QueueWorld, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     job = world.job()
     lease = world.claim()
-    let_go(world, lease)
+    quarantine_slot(world, lease)
     return lease.slot.removesuffix("/0"), job.id, lease.attempt_id
 
 

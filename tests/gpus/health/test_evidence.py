@@ -88,7 +88,7 @@ def test_the_end_of_the_run_limit_is_a_proof() -> None:
 
 def test_an_answer_from_before_the_abandonment_is_no_proof() -> None:
     """A pinned worker's heartbeat may be seconds old: older than the run that it does not name."""
-    let_go = replace(ONE, since=NOW - timedelta(seconds=3))
+    released = replace(ONE, since=NOW - timedelta(seconds=3))
     for said in (Health(True, jobs=jobs()), Health(True, boot_id="boot-2", jobs=jobs())):
-        assert proven_by_health([let_go], replace(said, age_seconds=2.5), NOW) == {}
-        assert proven_by_health([let_go], replace(said, age_seconds=1.5), NOW) != {}
+        assert proven_by_health([released], replace(said, age_seconds=2.5), NOW) == {}
+        assert proven_by_health([released], replace(said, age_seconds=1.5), NOW) != {}

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpus.leasing.crowd import CROWDED, commands, costs, full_class, one_who_waits_for
 from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.waiting_tenants import (
+    FULL_MODELS,
+    command_counts,
+    commands,
+    full_class,
+    push_late_tenant,
+)
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])
@@ -13,15 +19,15 @@ def test_a_slot_walks_over_no_tenant_that_waits_for_other_models_only(rig: Rig, 
     rig.pool(algorithm)
     full_class(rig)
     rig.server("other", 30, ("z",))
-    one_who_waits_for(rig, ["z"])
-    assert len(set(costs(rig, CROWDED))) == 1
+    push_late_tenant(rig, ["z"])
+    assert len(set(command_counts(rig, FULL_MODELS))) == 1
 
 
 def test_finding_a_broad_tenant_costs_a_bounded_number_of_commands(rig: Rig) -> None:
     full_class(rig)
     rig.server("other", 30, ("z",))
-    one_who_waits_for(rig, [*CROWDED, "z"])
-    assert len(set(costs(rig, CROWDED))) == 1
+    push_late_tenant(rig, [*FULL_MODELS, "z"])
+    assert len(set(command_counts(rig, FULL_MODELS))) == 1
 
 
 def test_a_dispatch_costs_the_same_for_any_number_of_models(rig: Rig) -> None:
@@ -29,7 +35,7 @@ def test_a_dispatch_costs_the_same_for_any_number_of_models(rig: Rig) -> None:
     rig.server("s1", 30, models)
     found = []
     for known in (6, 200):
-        one_who_waits_for(rig, models[:known], f"t{known}")
+        push_late_tenant(rig, models[:known], f"t{known}")
         lease = rig.must_claim()
         rig.client.config_resetstat()
         rig.next(lease)

@@ -26,5 +26,5 @@ def test_threads_that_have_no_script_yet_do_not_queue_up() -> None:
 
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(8) as threads:
         leases = RedisLeases(connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"), "f")
-        asking = [threads.submit(ask, number * 0.3) for number in range(8)]
-        assert max(one.result() for one in asking) < PROMISED_SECONDS
+        awaited = [threads.submit(ask, number * 0.3) for number in range(8)]
+        assert max(one.result() for one in awaited) < PROMISED_SECONDS

@@ -9,10 +9,17 @@ from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, ServerSpec
 from tests.gpus.leasing.circuit_rig import MODEL, WELL, end, model
-from tests.gpus.leasing.crowd import CROWDED, commands, costs, crowd, full_class, one_who_waits_for
 from tests.gpus.leasing.rig import POOL, Rig, counts
+from tests.gpus.leasing.waiting_tenants import (
+    FULL_MODELS,
+    command_counts,
+    commands,
+    full_class,
+    push_late_tenant,
+    push_waiting_tenants,
+)
 
-WITH_BROKEN = (*CROWDED[:4], "broken")
+WITH_BROKEN = (*FULL_MODELS[:4], "broken")
 REST_SECONDS = 1000.0
 
 
@@ -34,20 +41,20 @@ def breaks(rig: Rig) -> None:
 
 def test_tenants_waiting_for_a_blocked_model_do_not_block_others(fragile: Rig) -> None:
     breaks(fragile)
-    one_who_waits_for(fragile, ["z"])
-    assert len(set(costs(fragile, WITH_BROKEN))) == 1
+    push_late_tenant(fragile, ["z"])
+    assert len(set(command_counts(fragile, WITH_BROKEN))) == 1
 
 
 @pytest.mark.parametrize("new_class", [False, True])
 def test_a_call_sets_aside_a_bounded_number_of_tenants(fragile: Rig, new_class: bool) -> None:
     """Or before a class began. The claim is asked again and again, a few each time, and that once."""
-    crowd(fragile, 0, 200, WITH_BROKEN)
+    push_waiting_tenants(fragile, 0, 200, WITH_BROKEN)
     if new_class:
         fragile.leases.forget_server("other")
         fragile.server("other", 30, ("y", "z"))
     else:
         breaks(fragile)
-    one_who_waits_for(fragile, ["z"])
+    push_late_tenant(fragile, ["z"])
     found = []
     for _ in range(3):
         fragile.client.config_resetstat()
@@ -59,12 +66,12 @@ def test_a_call_sets_aside_a_bounded_number_of_tenants(fragile: Rig, new_class: 
 
 
 def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: Rig) -> None:
-    one_who_waits_for(fragile, ["z"])
+    push_late_tenant(fragile, ["z"])
     lease = fragile.must_claim()
     while fragile.claim():
         pass  # so that there is no other slot
     fragile.push("lower", model="z", tenant="v", priority=9)
-    crowd(fragile, 0, 100, WITH_BROKEN)
+    push_waiting_tenants(fragile, 0, 100, WITH_BROKEN)
     fragile.leases.configure_server(ServerSpec("other", POOL, 30, ("y", "z")))
     assert fragile.release(lease, gpu_seconds=1.0, next_attempt_id="next") is None
     assert counts(fragile.leases.confirm_ends([lease.ref])) == {(POOL, None): 1}
@@ -73,9 +80,9 @@ def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: Rig) -> None:
 
 @pytest.mark.parametrize("second", ["another class", "a narrow tenant", "a lower band"])
 def test_no_tenant_overtakes_one_that_was_not_examined(fragile: Rig, second: str) -> None:
-    crowd(fragile, 0, 40, WITH_BROKEN)
+    push_waiting_tenants(fragile, 0, 40, WITH_BROKEN)
     breaks(fragile)
-    one_who_waits_for(fragile, [*CROWDED, "z"], "u")
+    push_late_tenant(fragile, [*FULL_MODELS, "z"], "u")
     if second == "another class":
         fragile.server("third", 1, ("y",))
         fragile.push("last", model="y", tenant="v", place=5)
@@ -87,9 +94,9 @@ def test_no_tenant_overtakes_one_that_was_not_examined(fragile: Rig, second: str
 
 
 def test_tenants_set_aside_return_when_the_circuit_is_half_open_or_closed(fragile: Rig) -> None:
-    crowd(fragile, 0, 40, WITH_BROKEN)
+    push_waiting_tenants(fragile, 0, 40, WITH_BROKEN)
     breaks(fragile)
-    one_who_waits_for(fragile, ["z"])
+    push_late_tenant(fragile, ["z"])
     assert fragile.must_claim().tenant == "z"
     fragile.wait(REST_SECONDS)
     probe = fragile.must_claim()
@@ -100,7 +107,7 @@ def test_tenants_set_aside_return_when_the_circuit_is_half_open_or_closed(fragil
 
 
 def test_a_wiped_index_has_no_tenant_orders(fragile: Rig) -> None:
-    crowd(fragile, 0, 5, WITH_BROKEN)
+    push_waiting_tenants(fragile, 0, 5, WITH_BROKEN)
     assert fragile.leases.begin_rebuild("rig")
     while not fragile.leases.wipe("rig"):
         pass

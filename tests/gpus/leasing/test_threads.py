@@ -71,7 +71,7 @@ class Worker:
         elif self.chance.random() < 0.1:
             assert self.leases.renew(self.name, [self.lease], []) == []
         else:
-            self.let_go(self.lease)
+            self.end_lease(self.lease)
 
     def push(self) -> None:
         tickets = [
@@ -89,7 +89,7 @@ class Worker:
         if lease is not None:
             self.floor.begin(lease)
 
-    def let_go(self, lease: Lease) -> None:
+    def end_lease(self, lease: Lease) -> None:
         way = self.chance.choice(["ended"] * 8 + ["suspect", "free"])
         self.floor.end(lease, done=way != "free")
         following = f"{self.name}-{self.calls}-next" if way == "ended" else None

@@ -6,8 +6,8 @@ import pytest
 
 from gpus.errors import Verdict
 from gpus.leasing.codec import MAX_WARM
-from tests.gpus.leasing.crowd import commands, crowd
 from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.waiting_tenants import commands, push_waiting_tenants
 
 MODELS, TURNS = ("flux", "ltx2", "zimg"), 16
 """TURNS: of tenants that wait for many models, so many are looked at for one of a model that is loaded."""
@@ -126,7 +126,7 @@ def test_however_many_are_loaded_a_claim_looks_at_few_of_them(rig: Rig) -> None:
     """The worst case: no tenant waits for a loaded model, and all earlier tenants wait for many models."""
     loaded, others = [f"m{number:02}" for number in range(40)], [f"o{number}" for number in range(5)]
     rig.server("box", 8, [*loaded, *others], host="box.1")
-    crowd(rig, 0, 40, others)
+    push_waiting_tenants(rig, 0, 40, others)
     found = []
     for warm in ([], [], loaded[:MAX_WARM], loaded):
         rig.client.config_resetstat()

@@ -10,7 +10,7 @@ from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.quarantine import free_slot, open_quarantines
 from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Attempt
-from tests.support.quarantines import let_go
+from tests.support.quarantines import quarantine_slot
 from tests.support.queue_world import QueueWorld, world
 
 __all__ = ["world"]
@@ -20,7 +20,7 @@ __all__ = ["world"]
 def lease(world: QueueWorld) -> Lease:
     world.server()
     world.job()
-    return let_go(world, world.claim())
+    return quarantine_slot(world, world.claim())
 
 
 def free(world: QueueWorld, slot: str = "gpu-1/0", **how: str) -> list[str]:
@@ -76,7 +76,7 @@ def test_a_quarantined_slot_above_the_count_can_be_freed(world: QueueWorld, writ
     leases = [world.claim() for _ in range(2)]
     above = next(lease for lease in leases if lease.slot == "gpu-1/1")
     if written:
-        let_go(world, above)
+        quarantine_slot(world, above)
     else:
         world.release(above, ReleaseMode.SUSPECT)
     Server.objects.update(slots=1)

@@ -187,7 +187,7 @@ def hold(stage: Stage) -> Driven:
     return driven
 
 
-def let_go(driven: Driven) -> bool:
+def cancel_early(driven: Driven) -> bool:
     """Ends a run early as a worker does: breaks the connection where that is not left open, then asks."""
     if not driven.runner.answer_ends_run:
         driven.abort.fire()
@@ -218,7 +218,7 @@ class RunnerContract:
 
     def test_a_run_that_is_let_go_and_cancelled_runs_no_more(self, stage: Stage) -> None:
         driven = hold(stage)
-        assert let_go(driven) is True
+        assert cancel_early(driven) is True
         if driven.runner.answer_ends_run:
             with pytest.raises(GpuError):
                 driven.result()
@@ -241,7 +241,7 @@ class RunnerContract:
                 other.poll(driven.request, "r1", abort=Abort())
             assert not isinstance(raised.value, PollFailed) or raised.value.gone
         assert (driven.remote_id is not None) == other.is_polled
-        let_go(driven)
+        cancel_early(driven)
 
     def test_a_run_that_is_not_polled_ends_at_its_models_limit(self, stage: Stage) -> None:
         stage.prepare_hold()
@@ -314,11 +314,11 @@ class ServerContract:
         with socket.create_server(("127.0.0.1", 0)) as silent:
 
             def fire_once_asked() -> None:
-                asking, _ = silent.accept()
-                with asking:
-                    assert asking.recv(1)
+                connection, _ = silent.accept()
+                with connection:
+                    assert connection.recv(1)
                     abort.fire()
-                    asking.recv(1_000_000)
+                    connection.recv(1_000_000)
 
             threading.Thread(target=fire_once_asked, daemon=True).start()
             endpoint = Endpoint("gpu-1", f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -349,7 +349,7 @@ class ServerContract:
         driven = hold(server)
         busy = kind.health(server.model, endpoint, server.get)
         assert (busy.ok, busy.active_jobs in (None, 1)) == (True, True)
-        let_go(driven)
+        cancel_early(driven)
 
     def test_an_unreachable_server_raises_in_the_health_probe(self, server: ServerStage) -> None:
         endpoint = server.endpoint()

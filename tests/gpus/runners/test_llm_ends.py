@@ -22,7 +22,7 @@ from gpus.errors import (
     ServerLost,
 )
 from gpus.runners.base import Abort, PollFailed
-from tests.support.servers.llm_asking import CHAT, KINDS, Ask, streamed
+from tests.support.servers.llm_runs import CHAT, KINDS, Ask, streamed
 from tests.support.servers.llm_server import WORDS, Behaviour, LlmServer
 from tests.support.waiting import wait_for
 

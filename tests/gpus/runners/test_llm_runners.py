@@ -14,7 +14,7 @@ from gpus.errors import (
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import RunRequest
 from gpus.runners.openai_http import OpenAiStream
-from tests.support.servers.llm_asking import CHAT, KINDS, TEXT, Ask, content, streamed
+from tests.support.servers.llm_runs import CHAT, KINDS, TEXT, Ask, content, streamed
 from tests.support.servers.llm_server import USAGE, WORDS, LlmServer
 
 

@@ -125,8 +125,8 @@ def test_a_runner_of_an_earlier_version_gets_the_attributes_that_are_new() -> No
 
 
 def test_a_runners_own_attributes_stay() -> None:
-    found = check_runner("own", class_of(stopped_by="its door is open", takes_uploads=True))
-    assert (found.stopped_by, found.takes_uploads) == ("its door is open", True)
+    found = check_runner("own", class_of(stopped_by="its endpoint is open", takes_uploads=True))
+    assert (found.stopped_by, found.takes_uploads) == ("its endpoint is open", True)
 
 
 def test_an_attribute_of_another_type_is_refused() -> None:

@@ -47,9 +47,9 @@ def test_an_abort_that_came_first_sends_nothing(transport, serve):
 @pytest.fixture
 def deaf_url():
     """An address with a full accept queue: the kernel lets further connects wait."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as crowd:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as connections:
         for _ in range(4):
-            one = crowd.enter_context(socket.socket())
+            one = connections.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(listener.getsockname())
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/"

@@ -7,7 +7,7 @@ from rest_framework.test import APIClient
 
 from dispatcher_project.web import request_limits
 from tests.support.api_world import (
-    DoorTime,
+    GatewayClock,
     acme,
     all_remembered,
     operator,
@@ -25,7 +25,7 @@ def anonymous() -> APIClient:
 
 
 @pytest.fixture
-def door_time(monkeypatch: pytest.MonkeyPatch) -> DoorTime:
-    time = DoorTime()
+def gateway_clock(monkeypatch: pytest.MonkeyPatch) -> GatewayClock:
+    time = GatewayClock()
     monkeypatch.setattr(request_limits, "time", time)
     return time

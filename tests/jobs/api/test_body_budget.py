@@ -49,15 +49,15 @@ def test_the_only_body_is_never_dropped() -> None:
 
 
 def test_a_slow_sender_gets_408_when_others_need_its_memory(web: Web, sockets: Sockets) -> None:
-    web.front._budget = BodyBudget(SMALL_BYTES)
+    web.gateway._budget = BodyBudget(SMALL_BYTES)
     slow, quick = (sockets.begin("/admin/login/", SMALL_BYTES) for _ in range(2))
     slow.sendall(b"x" * 200_000)
-    while web.front._budget._bytes < 200_000:
+    while web.gateway._budget._bytes < 200_000:
         requests.get(f"{web.url}/livez", timeout=10)
     quick.sendall(b"x" * 200_000)
     assert answer_of(slow) == (408, "upload_too_slow")
     assert requests.post(web.url + SUBMIT, json={}, timeout=10).status_code == 401, "the others continue"
-    assert web.front._budget._bytes <= SMALL_BYTES
+    assert web.gateway._budget._bytes <= SMALL_BYTES
 
 
 def test_the_budget_is_a_setting(settings) -> None:

@@ -44,7 +44,7 @@ def report(job: Job, kind: str, data: Mapping[str, Any]) -> None:
 
 
 def staff(*permissions: str) -> Client:
-    user = User.objects.create_user("clerk", is_staff=True)
+    user = User.objects.create_user("viewer", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     client = Client()
     client.force_login(user)
@@ -90,13 +90,13 @@ def test_without_view_payload_staff_read_the_number_and_neither_text_nor_output(
     job = running(acme)
     report(job, "progress", {"part": 1, "progress": 0.62, "text": "hush"})
     report(job, "partial", {"part": 2, "output": ["hush"]})
-    clerk = staff("view_job")
+    viewer = staff("view_job")
     for path in (f"{URL}/{job.id}", URL, f"{URL}/{job.id}/events"):
-        answer = clerk.get(path)
+        answer = viewer.get(path)
         assert answer.status_code == 200
         assert b"hush" not in answer.content
         assert b"0.62" in answer.content
-    body = clerk.get(f"{URL}/{job.id}").json()
+    body = viewer.get(f"{URL}/{job.id}").json()
     assert (body["progress"]["value"], body["progress"]["text"]) == (0.62, None)
     assert (body["partial_output"], body["result_hidden"]) == (None, True)
     assert b"hush" in acme.client.get(f"{URL}/{job.id}/events").content
@@ -115,10 +115,10 @@ def test_only_readers_of_payloads_may_include_it(acme: Account, other: Account, 
     problem(key_client(key).get(path), 403, "scope_required")
     problem(other.client.get(path), 404, "unknown_job")
     assert operator.client.get(path).json()["payload"] == {"prompt": "a fox"}
-    clerk = staff("view_job")
-    answer = clerk.get(path)
+    viewer = staff("view_job")
+    answer = viewer.get(path)
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_required")
     assert b"fox" not in answer.content
-    user = User.objects.get(username="clerk")
+    user = User.objects.get(username="viewer")
     user.user_permissions.add(Permission.objects.get(codename="view_payload"))
-    assert clerk.get(path).json()["payload"] == {"prompt": "a fox"}
+    assert viewer.get(path).json()["payload"] == {"prompt": "a fox"}

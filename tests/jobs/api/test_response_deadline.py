@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InternalError, connection
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
 from jobs.api.errors import problem_of
-from tests.support.api_world import DoorTime
+from tests.support.api_world import GatewayClock
 
 SUBMIT = "/api/v1/queue/submit"
 SECONDS = 0.2
@@ -72,9 +72,9 @@ def held() -> HeldSite:
 
 
 @pytest.fixture
-def once_begun(door_time: DoorTime, held: HeldSite) -> None:
+def once_begun(gateway_clock: GatewayClock, held: HeldSite) -> None:
     """The deadline passes after the site has started the request, because its thread may start late."""
-    held.on_begin = lambda: door_time.move(SECONDS)
+    held.on_begin = lambda: gateway_clock.move(SECONDS)
 
 
 def bounded(site: HeldSite, seconds: float = SECONDS) -> ResponseDeadline:
@@ -132,7 +132,7 @@ def test_other_pages_have_no_response_deadline(held: HeldSite) -> None:
     asyncio.run(run())
 
 
-def test_a_long_upload_does_not_count_towards_the_response_deadline(door_time: DoorTime) -> None:
+def test_a_long_upload_does_not_count_towards_the_response_deadline(gateway_clock: GatewayClock) -> None:
     """Each part takes most of the deadline; together they exceed it."""
 
     def read_all(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -143,13 +143,13 @@ def test_a_long_upload_does_not_count_towards_the_response_deadline(door_time: D
     async def run() -> None:
         calls = Asked(parts=[b"x"] * 5)
         site = ResponseDeadline(cast("Any", WSGIMiddleware(cast("Any", read_all))), SECONDS)
-        front = AsgiGateway(site, lambda: pytest.fail("no hub is needed"))
+        gateway = AsgiGateway(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
-            door_time.move(SECONDS * 0.6)  # the slow client is the point
+            gateway_clock.move(SECONDS * 0.6)  # the slow client is the point
             return await calls.receive()
 
-        await front(calls.scope, slowly, calls.send)
+        await gateway(calls.scope, slowly, calls.send)
         assert calls.status == 202
 
     asyncio.run(run())
@@ -158,8 +158,8 @@ def test_a_long_upload_does_not_count_towards_the_response_deadline(door_time: D
 def test_livez_needs_no_thread(held: HeldSite) -> None:
     async def run() -> None:
         calls = Asked("/livez")
-        front = AsgiGateway(bounded(held), lambda: pytest.fail("no hub is needed"))
-        await front(calls.scope, calls.receive, calls.send)
+        gateway = AsgiGateway(bounded(held), lambda: pytest.fail("no hub is needed"))
+        await gateway(calls.scope, calls.receive, calls.send)
         assert (calls.status, json.loads(calls.body)) == (200, {"status": "alive"})
 
     asyncio.run(run())

@@ -46,7 +46,7 @@ def once_watched(web: Web, work: Callable[[], None]) -> threading.Thread:
     """Do this as soon as a request waits for a job."""
 
     def run() -> None:
-        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.gateway._hub is not None and web.gateway.hub.watched > 0)
         work()
         connections.close_all()
 
@@ -91,7 +91,7 @@ def test_a_batch_whose_body_still_arrives_is_refused_after_its_key_is_revoked(
     headers = bearer(tenant) | {"Idempotency-Key": "k", "Connection": "close"}
     connection = sockets.begin(BATCH, len(body), **headers)
     connection.sendall(body[: MB + 1])
-    wait_for(lambda: any(size >= MB for size in web.front._budget._arriving.values()))  # the key was valid
+    wait_for(lambda: any(size >= MB for size in web.gateway._budget._arriving.values()))  # the key was valid
     revoke()
     connection.sendall(body[MB + 1 :])
     assert answer_of(connection) == (401, "invalid_key")

@@ -160,8 +160,8 @@ def test_a_request_of_a_disconnected_client_is_not_started() -> None:
 
 @pytest.mark.parametrize(("at_once", "order"), [(1, "abcaa"), (2, "aabca")])
 def test_heavy_requests_of_all_tenants_are_answered_in_turns(at_once: int, order: str) -> None:
-    asking = [heavy("a"), heavy("a"), heavy("a"), heavy("b"), heavy("c")]
-    site = play(asking, at_once=8, there=at_once, heavy_at_once=at_once)
+    submits = [heavy("a"), heavy("a"), heavy("a"), heavy("b"), heavy("c")]
+    site = play(submits, at_once=8, there=at_once, heavy_at_once=at_once)
     assert "".join(one[-1] for one in site.began) == order
 
 
@@ -194,15 +194,15 @@ def test_more_than_a_tenant_may_have_in_flight_is_refused(web: Web, tenant: Acco
     bearer = {"Authorization": f"Bearer {tenant.key}"}
     url = f"{web.url}/api/v1/queue/jobs"
     assert requests.get(url, headers=bearer, timeout=60).status_code == 200
-    wait_for(lambda: not web.front._requests._held)
-    with web.front._requests.of(f"tenant {tenant.tenant.pk}"):
-        web.front._requests.most = 1
+    wait_for(lambda: not web.gateway._requests._held)
+    with web.gateway._requests.of(f"tenant {tenant.tenant.pk}"):
+        web.gateway._requests.most = 1
         refused = requests.get(url, headers=bearer, timeout=60)
-    web.front._requests.most, web.front._bodies.most = 1000, 0
+    web.gateway._requests.most, web.gateway._bodies.most = 1000, 0
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests_in_flight")
     assert refused.headers["Retry-After"] == "1"
     assert jobs.ports.production_ports().request_refusals._counts["too_many_requests_in_flight"] == 1
-    with web.front._bodies.of(f"tenant {tenant.tenant.pk}", 5):
+    with web.gateway._bodies.of(f"tenant {tenant.tenant.pk}", 5):
         assert requests.get(url, headers=bearer, timeout=60).status_code == 200, "the request has no body"
         refused = requests.post(f"{web.url}{SUBMIT}", json={}, headers=bearer, timeout=60)
     assert refused.json()["detail"].startswith("0 bytes of requests")
@@ -212,10 +212,10 @@ def test_more_than_a_tenant_may_have_in_flight_is_refused(web: Web, tenant: Acco
 def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> None:
     bearer = {"Authorization": f"Bearer {tenant.key}"}
     job = new_job(tenant.tenant)
-    web.front._waits.most = 1
-    wait_for(lambda: not web.front._waits._held)
+    web.gateway._waits.most = 1
+    wait_for(lambda: not web.gateway._waits._held)
     requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}", headers=bearer, timeout=60)
-    with web.front._waits.of(f"tenant {tenant.tenant.pk}"):
+    with web.gateway._waits.of(f"tenant {tenant.tenant.pk}"):
         refused = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}?wait=50", headers=bearer, timeout=40)
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests_in_flight")
         accepted = requests.post(
@@ -226,7 +226,7 @@ def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> 
         )
         assert (accepted.status_code, accepted.json()["status"]) == (202, "queued")
         assert "Preference-Applied" not in accepted.headers
-    wait_for(lambda: not web.front._waits._held)
+    wait_for(lambda: not web.gateway._waits._held)
 
 
 @pytest.mark.django_db

@@ -34,7 +34,7 @@ def ends_once_watched(web: Web, find: Any) -> threading.Thread:
     from django.db import connections
 
     def run() -> None:
-        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.gateway._hub is not None and web.gateway.hub.watched > 0)
         end_job(find())
         connections.close_all()
 
@@ -116,7 +116,7 @@ def test_a_submit_whose_wait_expires_returns_the_jobs_state(web: Web, tenant: Ac
     settings.DISPATCHER = settings.DISPATCHER.__class__(max_wait_seconds=4.0)
 
     def run() -> None:
-        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.gateway._hub is not None and web.gateway.hub.watched > 0)
         make_running(Job.objects.get())
         connections.close_all()
 
@@ -142,7 +142,7 @@ def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> No
     ]
     for thread in threads:
         thread.start()
-    wait_for(lambda: web.front._hub is not None and web.front.hub.watched == 20)
+    wait_for(lambda: web.gateway._hub is not None and web.gateway.hub.watched == 20)
     assert requests.get(f"{web.url}/livez", timeout=60).status_code == 200
     end_job(job.id)
     for thread in threads:

@@ -11,7 +11,7 @@ from jobs.events.hub import FROM_NOW_ON, EventHub, NewEvents, SeenEvent
 from tests.support.hubs import NOWHERE, on_a_loop
 
 
-class Story:
+class FakeEventStore:
     """Jobs in memory, with a count of the reads."""
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class Story:
         }
 
 
-def hub_of(story: Story, **settings: float) -> EventHub:
-    return EventHub(NOWHERE, read=story.read, **({"poll_seconds": 0.02} | settings))
+def hub_of(store: FakeEventStore, **settings: float) -> EventHub:
+    return EventHub(NOWHERE, read=store.read, **({"poll_seconds": 0.02} | settings))
 
 
 def seqs(news: NewEvents | None) -> list[int]:
@@ -52,13 +52,13 @@ def seqs(news: NewEvents | None) -> list[int]:
 
 @on_a_loop
 async def test_each_listener_continues_where_it_was() -> None:
-    story = Story()
-    story.events["a"] = 3
-    hub = hub_of(story)
+    store = FakeEventStore()
+    store.events["a"] = 3
+    hub = hub_of(store)
     async with hub.watch("a", 0) as early, hub.watch("a", 2) as late:
         assert seqs(await early.events()) == [1, 2, 3]
         assert seqs(await late.events()) == [3]
-        story.events["a"] = 4
+        store.events["a"] = 4
         assert seqs(await early.events()) == [4]
         assert seqs(await late.events()) == [4]
     await hub.close()
@@ -66,73 +66,73 @@ async def test_each_listener_continues_where_it_was() -> None:
 
 @on_a_loop
 async def test_events_beyond_one_read_follow_with_the_next_and_the_end_comes_last() -> None:
-    story = Story()
-    story.events["a"], story.most = 7, 3
-    story.over.add("a")
-    hub = hub_of(story, poll_seconds=60)
+    store = FakeEventStore()
+    store.events["a"], store.most = 7, 3
+    store.over.add("a")
+    hub = hub_of(store, poll_seconds=60)
     async with asyncio.timeout(20), hub.watch("a", 0) as watch:
         result = [await watch.events() for _ in range(3)]
     assert [seqs(news) for news in result] == [[1, 2, 3], [4, 5, 6], [7]]
     assert [news.is_over for news in result if news] == [False, False, True]
-    assert [read["a"] for read in story.reads] == [0, 3, 6]
+    assert [read["a"] for read in store.reads] == [0, 3, 6]
     await hub.close()
 
 
 @on_a_loop
 async def test_a_slow_listener_keeps_one_read_in_memory_and_misses_no_event() -> None:
-    story = Story()
-    story.events["a"] = 1
-    hub = hub_of(story)
+    store = FakeEventStore()
+    store.events["a"] = 1
+    hub = hub_of(store)
     async with asyncio.timeout(20), hub.watch("a", 0) as slow, hub.watch("a", 0) as quick:
         for last in range(1, 6):
-            story.events["a"] = last
+            store.events["a"] = last
             assert seqs(await quick.events()) == [last]
-        story.over.add("a")
+        store.over.add("a")
         assert slow.queue.qsize() == 1
         assert seqs(await slow.events()) == [1]
         assert seqs(await slow.events()) == [2, 3, 4, 5]
-        del story.events["a"]
+        del store.events["a"]
         assert await slow.events() is None
     await hub.close()
 
 
 @on_a_loop
 async def test_a_thousand_listeners_are_one_read() -> None:
-    story = Story()
-    story.events |= {f"j{number}": 1 for number in range(400)}
-    hub = hub_of(story, poll_seconds=60)
+    store = FakeEventStore()
+    store.events |= {f"j{number}": 1 for number in range(400)}
+    hub = hub_of(store, poll_seconds=60)
     async with asyncio.timeout(20):
         waiting = [asyncio.create_task(hub.wait_until_over(f"j{n % 400}", 15)) for n in range(1000)]
         while hub.watched < 1000:
             await asyncio.sleep(0)
-        while len(story.reads) < 1:
+        while len(store.reads) < 1:
             await asyncio.sleep(0.01)
-        story.over |= set(story.events)
-        before = len(story.reads)
+        store.over |= set(store.events)
+        before = len(store.reads)
         hub._mark_dirty()
         assert all(await asyncio.gather(*waiting))
-    assert len(story.reads) - before <= 2
+    assert len(store.reads) - before <= 2
     assert hub.watched == 0
     await hub.close()
 
 
 @on_a_loop
 async def test_a_listener_added_during_a_read_misses_no_event() -> None:
-    story = Story()
-    story.events["a"] = 5
+    store = FakeEventStore()
+    store.events["a"] = 5
     gate = asyncio.Event()
     loop = asyncio.get_running_loop()
-    held = story.read
+    held = store.read
 
     def slow(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
         found = held(cursors)
-        if len(story.reads) == 1:
+        if len(store.reads) == 1:
             asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
         return found
 
     hub = EventHub(NOWHERE, read=slow, poll_seconds=60)
     async with asyncio.timeout(20), hub.watch("a", 4) as first:
-        while not story.reads:
+        while not store.reads:
             await asyncio.sleep(0.01)
         async with hub.watch("a", 0) as second:  # its events are not in the current read
             gate.set()
@@ -143,81 +143,81 @@ async def test_a_listener_added_during_a_read_misses_no_event() -> None:
 
 @on_a_loop
 async def test_a_deleted_job_ends_its_listeners() -> None:
-    hub = hub_of(Story())
+    hub = hub_of(FakeEventStore())
     assert await hub.wait_until_over("a", 10)
     await hub.close()
 
 
 @on_a_loop
 async def test_an_unavailable_database_is_read_again() -> None:
-    story = Story()
-    story.broken = True
-    story.events["a"] = 1
-    story.over.add("a")
-    hub = hub_of(story)
+    store = FakeEventStore()
+    store.broken = True
+    store.events["a"] = 1
+    store.over.add("a")
+    hub = hub_of(store)
     waiting = asyncio.create_task(hub.wait_until_over("a", 15))
-    while len(story.reads) < 3:
+    while len(store.reads) < 3:
         await asyncio.sleep(0.01)
-    story.broken = False
+    store.broken = False
     assert await waiting
     await hub.close()
 
 
 @on_a_loop
 async def test_waiting_ends_after_its_time_limit() -> None:
-    story = Story()
-    story.events["a"] = 1
-    hub = hub_of(story)
+    store = FakeEventStore()
+    store.events["a"] = 1
+    hub = hub_of(store)
     assert not await hub.wait_until_over("a", 0.05)
     await hub.close()
 
 
 @on_a_loop
 async def test_waiting_for_the_end_reads_no_past_events() -> None:
-    story = Story()
-    story.events["a"] = 1
-    hub = hub_of(story)
+    store = FakeEventStore()
+    store.events["a"] = 1
+    hub = hub_of(store)
     waiting = asyncio.create_task(hub.wait_until_over("a", 60))
     async with asyncio.timeout(20):
-        while not story.reads:
+        while not store.reads:
             await asyncio.sleep(0.01)
-        story.over.add("a")
+        store.over.add("a")
         assert await waiting
-    assert story.reads[0] == {"a": FROM_NOW_ON}
+    assert store.reads[0] == {"a": FROM_NOW_ON}
     await hub.close()
 
 
 def test_events_before_the_subscription_are_not_missed(valkey: EmbeddedValkey) -> None:
-    story = Story()
-    story.events["a"] = 1
+    store = FakeEventStore()
+    store.events["a"] = 1
 
     class SlowToListen(EventHub):
         async def _listen(self) -> None:
-            while not story.reads:
+            while not store.reads:
                 await asyncio.sleep(0.01)
-            story.over.add(
+            store.over.add(
                 "a"
             )  # after the first read and before the subscription, so that no announcement arrives
             await super()._listen()
 
     async def wait() -> bool:
-        hub = SlowToListen(valkey.url, read=story.read, poll_seconds=60)
+        hub = SlowToListen(valkey.url, read=store.read, poll_seconds=60)
         try:
             return await hub.wait_until_over("a", 20)
         finally:
             await hub.close()
 
     assert asyncio.run(wait())
-    assert len(story.reads) == 2
+    assert len(store.reads) == 2
 
 
 def test_the_subscription_to_a_hung_server_ends(tmp_path: Path) -> None:
     """The connection of a hung server stays open: jobs are polled again, and the next try finds the current
     master."""
-    story = Story()
+    store = FakeEventStore()
 
     async def listen(server: EmbeddedValkey) -> None:
-        hub = EventHub(server.url, read=story.read, poll_seconds=60, silence_seconds=0.1)
+        hub = EventHub(server.url, read=store.read, poll_seconds=60, silence_seconds=0.1)
         try:
             async with asyncio.timeout(20), hub.pulses():
                 while not hub.is_subscribed:

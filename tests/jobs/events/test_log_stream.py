@@ -71,14 +71,14 @@ def test_a_followed_log_goes_on_through_a_retry(
 
 def test_a_disconnect_frees_the_follower(web: Web, tenant: Account, running: Job) -> None:
     answer = follow(web, tenant, running)
-    wait_for(lambda: web.front.hub.watched == 1)
+    wait_for(lambda: web.gateway.hub.watched == 1)
     answer.close()
-    wait_for(lambda: web.front.hub.watched == 0)
-    wait_for(lambda: not web.front._streams)
+    wait_for(lambda: web.gateway.hub.watched == 0)
+    wait_for(lambda: not web.gateway._streams)
 
 
 def test_followers_count_as_streams_of_their_reader(web: Web, tenant: Account, running: Job) -> None:
-    web.front._streams_per_reader = 2
+    web.gateway._streams_per_reader = 2
     opened = [follow(web, tenant, running) for _ in range(2)]
     assert [answer.status_code for answer in opened] == [200, 200]
     assert follow(web, tenant, running).status_code == 429

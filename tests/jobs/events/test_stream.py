@@ -61,7 +61,7 @@ def test_a_stream_ends_soon_after_its_key_was_revoked(
 
 
 def test_one_reader_has_a_bounded_number_of_streams(web: Web, tenant: Account) -> None:
-    web.front._streams_per_reader = 2
+    web.gateway._streams_per_reader = 2
     job = new_job(tenant.tenant)
     opened = [follow(web, tenant, job.id) for _ in range(2)]
     refused = follow(web, tenant, job.id)
@@ -73,7 +73,7 @@ def test_one_reader_has_a_bounded_number_of_streams(web: Web, tenant: Account) -
     assert theirs.status_code == 200, "each key has its own limit"
     for answer in (*opened, theirs):
         answer.close()
-    wait_for(lambda: not web.front._streams)
+    wait_for(lambda: not web.gateway._streams)
     assert follow(web, tenant, job.id).status_code == 200
 
 
@@ -112,8 +112,8 @@ def test_a_lost_announcement_costs_a_poll(
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # the hub starts with the first listener
     job = new_job(tenant.tenant)
     lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
-    wait_for(lambda: web.front.hub.watched == 1)
-    assert not web.front.hub.is_subscribed
+    wait_for(lambda: web.gateway.hub.watched == 1)
+    assert not web.gateway.hub.is_subscribed
     end_job(job.id, tell=False)
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
 
@@ -131,9 +131,9 @@ def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: py
 def test_a_disconnected_client_is_removed(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = follow(web, tenant, job.id)
-    wait_for(lambda: web.front.hub.watched == 1)
+    wait_for(lambda: web.gateway.hub.watched == 1)
     answer.close()
-    wait_for(lambda: web.front.hub.watched == 0)
+    wait_for(lambda: web.gateway.hub.watched == 0)
 
 
 @pytest.mark.parametrize("group", ["operators", "viewers"])
@@ -167,7 +167,7 @@ def test_sixty_listeners_need_no_threads_of_their_own(web: Web, tenant: Account)
     jobs = [new_job(tenant.tenant).id for _ in range(4)]
     before = threading.active_count()
     streams = [follow(web, tenant, jobs[number % 4]) for number in range(60)]
-    wait_for(lambda: web.front.hub.watched == 60)
+    wait_for(lambda: web.gateway.hub.watched == 60)
     assert threading.active_count() <= before + 17  # sixteen for Django and one for the hub
     for job_id in jobs:
         end_job(job_id)

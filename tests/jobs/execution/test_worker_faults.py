@@ -102,7 +102,7 @@ def test_a_refused_start_does_not_block_its_slot_after_the_next_flush(harness, m
     from gpus.leasing.keys import prefix
 
     worker = _refused(harness, monkeypatch)
-    harness.submit({"seconds": 0.01})  # somebody waits, so the rebuild listens to the keepers
+    harness.submit({"seconds": 0.01})  # a waiting job, so that the rebuild waits for the keepers
     client = redis.Redis.from_url(valkey.url)
     client.delete(*client.keys(prefix(harness.leases.fleet) + "*"))
     rebuild = Rebuild("main", harness.leases, harness.ports, "r")
@@ -139,7 +139,7 @@ def test_an_end_whose_result_can_not_be_stored_ends_the_job_as_failed(harness, m
 @pytest.mark.parametrize("harness", [{"mode": "async"}], indirect=True)
 def test_a_pushed_failure_that_can_not_be_stored(harness):
     if connection.vendor == "postgresql":
-        pytest.skip("jsonb refuses such a text at the door already")
+        pytest.skip("jsonb refuses such a text at the submit")
     import json
 
     from jobs.execution.pushed_results import accept_push

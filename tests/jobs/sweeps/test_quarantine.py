@@ -24,7 +24,7 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
 from tests.support.ports import free_port
-from tests.support.quarantines import LIMIT, let_go
+from tests.support.quarantines import LIMIT, quarantine_slot
 from tests.support.queue_world import QueueWorld
 from tests.support.rebuilds import rebuild
 from tests.support.servers.health_server import HealthServer
@@ -36,7 +36,7 @@ def lease(world: QueueWorld, gpu: HealthServer) -> Lease:
     """The run timed out two seconds ago; the GPU may still work on it."""
     world.server(url=f"{gpu.url}/run")
     world.job()
-    return let_go(world, world.claim())
+    return quarantine_slot(world, world.claim())
 
 
 def sweep(world: QueueWorld, **limits: int) -> SweepCount:
@@ -186,7 +186,7 @@ def test_a_job_count_below_leases_and_quarantines_frees_the_oldest_slot(
         world.job()
     leases = [world.claim() for _ in range(3)]
     for lease in leases[:2]:
-        let_go(world, lease)
+        quarantine_slot(world, lease)
     world.clock.advance(5)
     gpu.counts(2)  # the lease may be of a run that has ended
     assert sweep(world).repaired == 0
@@ -291,7 +291,7 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
 def test_a_killed_plain_server_is_free_when_it_is_back(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim())
+    quarantine_slot(world, world.claim())
     assert sweep(world).repaired == 0, "an answer alone proves nothing"
     assert Server.objects.get().checked_at == world.clock.now()
     plain.kill()
@@ -309,14 +309,14 @@ def test_a_killed_plain_server_is_free_when_it_is_back(world: QueueWorld, plain:
 def test_a_connection_refused_to_the_worker_counts_as_proof(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim(), refused_url=f"{plain.url}/health")
+    quarantine_slot(world, world.claim(), refused_url=f"{plain.url}/health")
     assert sweep(world).repaired == 1
 
 
 def test_a_refusal_proves_nothing_of_another_origin(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim(), refused_url=f"{plain.url}/health")
+    quarantine_slot(world, world.claim(), refused_url=f"{plain.url}/health")
     QuarantinedSlot.objects.update(model="gone from here")
     assert sweep(world).repaired == 0
 
@@ -327,7 +327,7 @@ def test_a_refusal_at_a_wrong_url_proves_nothing_once_the_url_is_corrected(
     """The run continued: for a while the model was registered at a URL without a server."""
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim())
+    quarantine_slot(world, world.claim())
     Placement.objects.update(endpoint=f"http://127.0.0.1:{free_port()}/run")
     assert sweep(world).repaired == 0
     assert row().refused_at == world.clock.now()
@@ -340,7 +340,7 @@ def test_a_refusal_at_a_wrong_url_proves_nothing_once_the_url_is_corrected(
 def test_a_refusal_without_a_recorded_url_proves_nothing(world: QueueWorld, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim())
+    quarantine_slot(world, world.claim())
     QuarantinedSlot.objects.update(refused_at=world.clock.now())
     assert sweep(world).repaired == 0
 
@@ -352,7 +352,7 @@ def test_a_refusal_does_not_free_slots_of_a_server_with_a_health_endpoint(
     """A proxy in front of the server may have refused the connection."""
     world.server(url=f"{gpu.url}/run")
     world.job()
-    lease = let_go(world, world.claim(), refused_url=f"{gpu.url}/health")
+    lease = quarantine_slot(world, world.claim(), refused_url=f"{gpu.url}/health")
     if lists:
         gpu.runs(lease.attempt_id, boot_id="")
     else:
@@ -364,7 +364,7 @@ def test_the_reference_node_gives_the_proofs(world: QueueWorld) -> None:
     with Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, mode="async")) as node:
         world.server(url=f"{node.url}/run")
         world.job()
-        lease = let_go(world, world.claim())
+        lease = quarantine_slot(world, world.claim())
         headers = {"X-Source": "dispatcher", "X-Job-Id": lease.job_id, "X-Attempt": lease.attempt_id}
         run = requests.post(f"{node.url}/run", json={"seconds": 60}, headers=headers, timeout=10)
         assert run.json()["status"] == "processing"

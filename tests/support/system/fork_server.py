@@ -21,10 +21,10 @@ from tests.support.system.programs import LENGTH
 
 
 class ForkServer:
-    def __init__(self, door: socket.socket) -> None:
+    def __init__(self, listener: socket.socket) -> None:
         self._programs: dict[ForkedProcess, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
-        self._door = door
+        self._listener = listener
         self._ended, wakes = socket.socketpair()
         for end in (self._ended, wakes):
             end.setblocking(False)
@@ -33,7 +33,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the tests' process ends it, after its own programs
-        self._selector.register(self._door, selectors.EVENT_READ, self._start)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._start)
         self._selector.register(self._ended, selectors.EVENT_READ, self._take_ends)
         self._selector.register(sys.stdin, selectors.EVENT_READ)
 
@@ -47,7 +47,7 @@ class ForkServer:
                 key.data()
 
     def _start(self) -> None:
-        connection, _ = self._door.accept()
+        connection, _ = self._listener.accept()
         head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
         if not head:
             connection.close()

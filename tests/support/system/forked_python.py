@@ -17,8 +17,8 @@ _LENGTH = struct.Struct("=i")  # as in programs.py, which imports packages
 
 
 def main(arguments: list[str]) -> int:
-    door = os.environ.get("FORK_SERVER_SOCKET")
-    if not door or not _is_ours(arguments):
+    socket_path = os.environ.get("FORK_SERVER_SOCKET")
+    if not socket_path or not _is_ours(arguments):
         os.execv(sys.executable, [sys.executable, *arguments])
     asked = {
         "command": [sys.executable, *arguments],
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     }
     data = json.dumps(asked).encode()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(door)
+        connection.connect(socket_path)
         socket.send_fds(connection, [_LENGTH.pack(len(data))], [0, 1, 2])
         connection.sendall(data)
         (pid,) = _LENGTH.unpack(connection.recv(_LENGTH.size))

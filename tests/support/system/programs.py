@@ -18,7 +18,7 @@ from dispatcher_project.supervisor.embedded import die_with_parent
 from foundation.program import ROOT
 from verification.proving.clocks import Clocks
 
-DOOR_VARIABLE = "FORK_SERVER_SOCKET"
+SOCKET_VARIABLE = "FORK_SERVER_SOCKET"
 """Environment variable of the tests' processes with the path of the fork server's unix socket."""
 LENGTH = struct.Struct("=i")
 """Of a request, which is JSON; a pid and an exit status are sent alike."""
@@ -30,9 +30,9 @@ _END_SECONDS = 10.0
 def fork_server() -> Iterator[None]:
     """One for this process and those that it forks. It imports when the first program is asked for."""
     with tempfile.TemporaryDirectory(prefix="fork-") as folder:
-        door = f"{folder}/door"
+        socket_path = f"{folder}/socket"
         shim = Clocks(Path(folder, "clocks"), ()).environment.get("LD_PRELOAD")
-        with socket.create_server(door, family=socket.AF_UNIX, backlog=_BACKLOG) as listener:
+        with socket.create_server(socket_path, family=socket.AF_UNIX, backlog=_BACKLOG) as listener:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.system.fork_server", str(listener.fileno())],
                 cwd=ROOT,
@@ -41,11 +41,11 @@ def fork_server() -> Iterator[None]:
                 pass_fds=[listener.fileno()],
                 preexec_fn=die_with_parent,  # noqa: PLW1509  (only this thread forks)
             )
-        os.environ[DOOR_VARIABLE] = door
+        os.environ[SOCKET_VARIABLE] = socket_path
         try:
             yield
         finally:
-            del os.environ[DOOR_VARIABLE]
+            del os.environ[SOCKET_VARIABLE]
             assert process.stdin is not None
             process.stdin.close()
             try:
@@ -71,7 +71,7 @@ class Program:
     ) -> None:
         self._command = command
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(os.environ[DOOR_VARIABLE])
+        self._connection.connect(os.environ[SOCKET_VARIABLE])
         asked = {"command": command, "environment": dict(environment), "folder": str(folder)}
         data = json.dumps(asked).encode()
         with open(os.devnull, "rb") as nothing:

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 SOON = {"DISPATCHER_ANSWER_SECONDS": "4", "DISPATCHER_RECONCILE_SECONDS": "1"}
-"""For test_front_door.py: to give up on the database, and to look for jobs without a ticket, sooner than
-others do. On SQLite it has a system of its own."""
+"""For test_submit_during_outages.py: shorter limits for the database, and for jobs without a ticket. On
+SQLite that file has a system of its own."""

@@ -43,16 +43,16 @@ def test_a_hostile_server_answers_as_crafted() -> None:
 
 def test_idle_connections_record_received_bytes_and_closes() -> None:
     server = HostileServer(lambda asked: None)
-    crowd = IdleConnections(f"http://127.0.0.1:{server.port}")
+    connections = IdleConnections(f"http://127.0.0.1:{server.port}")
     try:
-        crowd.open(3, head("GET", "/health"), until=time.monotonic() + 30)
+        connections.open(3, head("GET", "/health"), until=time.monotonic() + 30)
         until = time.monotonic() + 30
         answered: set[int] = set()
         while len(answered) < 3 and time.monotonic() < until:
-            answered |= {n for n, said in enumerate(crowd.said()) if status_of(said) == 200}
+            answered |= {n for n, said in enumerate(connections.said()) if status_of(said) == 200}
         assert answered == {0, 1, 2}
     finally:
-        crowd.close()
+        connections.close()
         server.close()
 
 

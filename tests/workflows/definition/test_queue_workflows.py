@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher_client.workflow_simulation import Failure, simulate
-from tests.support.queue_workflows import GREET_PIPELINE, PIPELINES, STREETVIEW, asking, node, steps
+from tests.support.queue_workflows import GREET_PIPELINE, PIPELINES, STREETVIEW, ask_step, node, steps
 from workflows.definition.queue_workflows import Converted, NotConvertible, convert, pipeline_names
 from workflows.definition.read import read_definition
 
@@ -103,8 +103,8 @@ def test_the_two_stages_with_a_person_between_them() -> None:
 )
 def test_skip_if_becomes_the_opposite_condition(skip_if: Any, picked: str, state: str) -> None:
     """An unresolvable one does not skip, as there."""
-    turn = asking("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
-    found = steps(turn, asking("next", depends_on=["turn"], skip_if=skip_if))
+    turn = ask_step("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
+    found = steps(turn, ask_step("next", depends_on=["turn"], skip_if=skip_if))
     read_definition(found.definition)
     fakes = {"turn": lambda asked: picked, "next": lambda asked: "a"}
     assert (
@@ -117,7 +117,7 @@ def test_skip_if_becomes_the_opposite_condition(skip_if: Any, picked: str, state
 
 def test_lanes_converge_on_the_one_that_ran() -> None:
     lanes = [
-        asking(
+        ask_step(
             f"{lane}_lane",
             depends_on=["turn"],
             target="x",
@@ -133,7 +133,7 @@ def test_lanes_converge_on_the_one_that_ran() -> None:
         "depends_on": ["a_lane", "b_lane"],
         "inputs": {"name": {"$coalesce": [{"$from": "a_lane.x"}, {"$from": "b_lane.x"}], "$default": "none"}},
     }
-    turn = asking("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
+    turn = ask_step("turn", target="path", options=[{"value": "a"}, {"value": "b"}])
     found = steps(turn, *lanes, merge)
     read_definition(found.definition)
     fakes = {
@@ -149,14 +149,16 @@ def test_lanes_converge_on_the_one_that_ran() -> None:
 
 def test_a_node_runs_also_if_all_that_it_needs_was_skipped() -> None:
     found = steps(
-        asking("a", skip_if={"$from": "run.no"}), asking("b", depends_on=["a"]), asking("c", depends_on=["a"])
+        ask_step("a", skip_if={"$from": "run.no"}),
+        ask_step("b", depends_on=["a"]),
+        ask_step("c", depends_on=["a"]),
     )
     run = simulate(found.definition, {"run": {"no": 1}}, {"b": lambda asked: "a", "c": lambda asked: "a"})
     assert [run.nodes[key].state for key in "abc"] == ["skipped", "completed", "completed"]
 
 
 def test_a_failure_fails_the_run_and_cancels_the_rest() -> None:
-    found = steps(asking("a"), asking("b", depends_on=["a"]))
+    found = steps(ask_step("a"), ask_step("b", depends_on=["a"]))
 
     def fails(asked: Any) -> Any:
         raise Failure("no")
@@ -222,24 +224,24 @@ def test_values_references_and_literals() -> None:
 @pytest.mark.parametrize(
     ("step", "note"),
     [
-        (asking("a", colour=1), "the field colour has no counterpart"),
+        (ask_step("a", colour=1), "the field colour has no counterpart"),
         (
-            asking("a", widget="paint_mask"),
+            ask_step("a", widget="paint_mask"),
             "there is no widget paint_mask: a person answers with an artifact",
         ),
-        (asking("a", widget="pick_or_upload", library="l"), "there is no library to pick from"),
-        (asking("a", widget="choose_one", multiple=True), "let a person choose several: now one"),
-        (asking("a", options=[{"value": "x", "label": "X"}]), "the options had labels"),
-        (asking("a", skip_if={"$from": "x.y", "$eq": [1]}), "$eq with a list or an object"),
+        (ask_step("a", widget="pick_or_upload", library="l"), "there is no library to pick from"),
+        (ask_step("a", widget="choose_one", multiple=True), "let a person choose several: now one"),
+        (ask_step("a", options=[{"value": "x", "label": "X"}]), "the options had labels"),
+        (ask_step("a", skip_if={"$from": "x.y", "$eq": [1]}), "$eq with a list or an object"),
         (
-            asking("a", widget="choose_one", source={"$from": "x", "$filter": {"p:matches": "a+b"}}),
+            ask_step("a", widget="choose_one", source={"$from": "x", "$filter": {"p:matches": "a+b"}}),
             "the filter p:matches",
         ),
         ({"id": "p", "kind": "pause"}, "a step of the kind pause has no counterpart"),
     ],
 )
 def test_what_has_no_counterpart_is_noted(step: dict[str, Any], note: str) -> None:
-    found = steps(asking("first"), step)
+    found = steps(ask_step("first"), step)
     read_definition(found.definition)
     assert any(place == step["id"] and note in text for place, text in notes(found)), notes(found)
 
@@ -251,9 +253,9 @@ def test_what_has_no_counterpart_is_noted(step: dict[str, Any], note: str) -> No
         ({}, "no list of steps"),
         ({"steps": []}, "neither pipeline nor input steps"),
         ({"steps": [{"kind": "input"}]}, "an id of its own"),
-        ({"steps": [asking("a"), asking("a")]}, "an id of its own"),
+        ({"steps": [ask_step("a"), ask_step("a")]}, "an id of its own"),
         ({"steps": [{"id": "a", "kind": "pipeline", "pipeline": "x"}]}, "pipeline x is missing"),
-        ({"steps": [asking("a", depends_on=["b"])]}, "depends on b"),
+        ({"steps": [ask_step("a", depends_on=["b"])]}, "depends on b"),
     ],
 )
 def test_what_is_no_such_definition_is_refused(document: dict[str, Any], why: str) -> None:

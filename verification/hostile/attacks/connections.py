@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class HalfHeads(Attack):
     id, title, who = "s07", "1,200 connections with half a request head", ANYBODY
     seconds = 14.0
-    crowd: IdleConnections
+    connections: IdleConnections
 
     def first(self, env: Environment) -> bytes:
         """Return the bytes that each connection sends first."""
         return b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 
     def play(self, env: Environment, until: float) -> None:
-        self.crowd = IdleConnections(env.url)
-        self.crowd.open(1200, self.first(env), until=until - 4)
+        self.connections = IdleConnections(env.url)
+        self.connections.open(1200, self.first(env), until=until - 4)
         lives = 0
         while time.monotonic() < until:
             answer = ask(env.url, "GET", "/livez", timeout=2.0, as_neighbour=True)
@@ -33,13 +33,13 @@ class HalfHeads(Attack):
             self.answers[f"livez {answer.status}"] += 1
             self._drip()
             time.sleep(0.5)
-        self.figures["held"] = len(self.crowd.sockets)
-        self.figures["refused"] = self.crowd.refused
+        self.figures["held"] = len(self.connections.sockets)
+        self.figures["refused"] = self.connections.refused
         self.must(lives > 0, "/livez was not answered while they were held")
 
     def _drip(self) -> None:
         """Send a byte on each, so that no idle time-out expires."""
-        for sock in self.crowd.sockets:
+        for sock in self.connections.sockets:
             try:
                 sock.setblocking(False)
                 sock.send(b"a")
@@ -47,7 +47,7 @@ class HalfHeads(Attack):
                 continue
 
     def end(self, env: Environment) -> None:
-        self.crowd.close()
+        self.connections.close()
 
 
 class SilentConnections(HalfHeads):

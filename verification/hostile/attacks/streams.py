@@ -30,17 +30,17 @@ class ManyStreams(Attack):
     def play(self, env: Environment, until: float) -> None:
         job_id = waiting_job(env)
         start = head("GET", f"/api/v1/queue/jobs/{job_id}{self.path}", key=env.attacker_key)
-        self.crowd = IdleConnections(env.url)
-        self.crowd.open(1100, start, until=until - 1)
+        self.connections = IdleConnections(env.url)
+        self.connections.open(1100, start, until=until - 1)
         time.sleep(max(0.5, until - time.monotonic()))
-        said = self.crowd.said()
+        said = self.connections.said()
         for status in map(status_of, said):
             self.answers[str(status)] += 1
-        self.figures["opened"] = len(self.crowd.sockets)
+        self.figures["opened"] = len(self.connections.sockets)
         self.must(not self.bounded or self.answers["429"] > 0, "no stream was refused with 429")
 
     def end(self, env: Environment) -> None:
-        self.crowd.close()
+        self.connections.close()
         env.cancel_all(env.shared_model, env.options.attacker)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from verification.proving.front_door import ALWAYS
+from verification.proving.submit_answers import ALWAYS
 
 if TYPE_CHECKING:
     from verification.proving.recovery import Sign
@@ -27,8 +27,8 @@ class Fault:
     recovers_while_on: ClassVar[bool] = False
     """Whether it must recover before its repair, counted from its start."""
     runs_once: ClassVar[str] = "none"
-    front_door: ClassVar[str] = ALWAYS
-    """The answers that clients may get while it lasts (front_door.py)."""
+    submit_answers: ClassVar[str] = ALWAYS
+    """The answers that clients may get while it lasts (submit_answers.py)."""
     settle_seconds: ClassVar[float] = 45.0
     """Longest pause before the next fault, while traces of this one remain."""
     longest_run_seconds: ClassVar[float] = 4.0

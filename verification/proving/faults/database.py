@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from verification.proving.faults.base import Fault, wait
-from verification.proving.front_door import DATABASE
+from verification.proving.submit_answers import DATABASE
 
 if TYPE_CHECKING:
     from verification.proving.postgresql import OwnPostgresql
@@ -24,7 +24,7 @@ LAG_SECONDS = 2.0
 class DatabaseFault(Fault):
     """Running jobs are not affected, so that new ones must show that it is over."""
 
-    front_door = DATABASE
+    submit_answers = DATABASE
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
         return {"runs begin": trial.runs_begin_since}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from verification.proving.faults.base import Fault
-from verification.proving.front_door import AWAY
+from verification.proving.submit_answers import AWAY
 
 if TYPE_CHECKING:
     from verification.proving.recovery import Sign
@@ -118,7 +118,7 @@ class KillWeb(ProcessFault):
     name = "kill_web"
     expected = "clients retry until it is back; runs go on"
     process, number = "web", signal.SIGKILL
-    bound_seconds, mends_itself, front_door = 15.0, True, AWAY
+    bound_seconds, mends_itself, submit_answers = 15.0, True, AWAY
     jobs_with_files = 4  # it serves the store, if that is a local folder
 
 

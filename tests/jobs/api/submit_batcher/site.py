@@ -90,7 +90,7 @@ class Site:
         self._handler = handler or SubmitHandler()
         behind = cast("Any", self.threads)
         self.batcher = SubmitBatcher(behind, self._count, **limits) if is_batching else None
-        self._front = AsgiGateway(
+        self._gateway = AsgiGateway(
             ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None)
         )
 
@@ -136,7 +136,7 @@ class Site:
                 result.status, result.headers = message["status"], list(message["headers"])
             result.body += message.get("body", b"")
 
-        await asyncio.wait_for(self._front(ask.scope(key), receive, send), 60)
+        await asyncio.wait_for(self._gateway(ask.scope(key), receive, send), 60)
         return result
 
     def _count(self, group: Sequence[Any]) -> Any:

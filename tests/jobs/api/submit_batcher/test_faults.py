@@ -20,7 +20,7 @@ from jobs.submission import submit as submission
 from jobs.submission.request import Submit, SubmitRequest, checked_unless_replay, fingerprint
 from jobs.submission.submit import submit_job
 from tests.jobs.api.submit_batcher.site import JOB, Site, job, with_headers
-from tests.support.api_world import Account, ApiWorld, DoorTime
+from tests.support.api_world import Account, ApiWorld, GatewayClock
 from tests.support.limits import limit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -151,7 +151,7 @@ def test_a_failing_batch_handler_responds_to_each_with_an_error(acme: Account) -
 
 
 def test_a_request_abandoned_while_the_batch_handler_was_blocked_is_not_started(
-    acme: Account, door_time: DoorTime, monkeypatch: pytest.MonkeyPatch
+    acme: Account, gateway_clock: GatewayClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request's deadline passes after it was started; those behind it have their own deadlines."""
     may_go, answer = threading.Event(), batcher_module.SubmitHandler()
@@ -173,14 +173,14 @@ def test_a_request_abandoned_while_the_batch_handler_was_blocked_is_not_started(
         site.close()
 
 
-def test_slow_groups_do_not_delay_later_ones(acme: Account, door_time: DoorTime) -> None:
+def test_slow_groups_do_not_delay_later_ones(acme: Account, gateway_clock: GatewayClock) -> None:
     """Both batch handlers are blocked, so a helper starts; requests of the blocked ones have no time left."""
     may_go, answer, held = threading.Event(), batcher_module.SubmitHandler(), []
 
     def hold_the_first(group: Any) -> Any:
         if len(held) < batcher_module.HANDLERS:
             held.append(group)
-            door_time.move(0.5)
+            gateway_clock.move(0.5)
             assert may_go.wait(60)
         return answer(group)
 
@@ -200,7 +200,7 @@ def test_slow_groups_do_not_delay_later_ones(acme: Account, door_time: DoorTime)
 
 
 @pytest.fixture
-def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
+def hold_limit_lock() -> Iterator[Callable[[str], Callable[[], None]]]:
     """Hold the lock of a limit in another transaction until released."""
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
@@ -214,21 +214,21 @@ def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
 
 
 def test_a_group_that_waits_for_a_lock_does_not_delay_the_others(
-    acme: Account, other: Account, somebody_s_turn: Callable[[str], Callable[[], None]]
+    acme: Account, other: Account, hold_limit_lock: Callable[[str], Callable[[], None]]
 ) -> None:
     limit(acme, max_queued=5)
-    let_go = somebody_s_turn(f"tenant {acme.tenant.pk}")
+    release_lock = hold_limit_lock(f"tenant {acme.tenant.pk}")
     waited: list[int] = []
 
-    def let_go_once_the_others_are_in() -> None:
+    def release_after_the_other_group() -> None:
         until = time.monotonic() + 20
         while Job.objects.filter(tenant=other.tenant).count() < 2 and time.monotonic() < until:
             time.sleep(0.01)
         waited.append(Job.objects.count())
         connection.close()
-        let_go()
+        release_lock()
 
-    watch = threading.Thread(target=let_go_once_the_others_are_in)
+    watch = threading.Thread(target=release_after_the_other_group)
     site = Site()
     try:
         watch.start()

@@ -6,26 +6,27 @@ from collections.abc import Sequence
 
 from tests.gpus.leasing.rig import POOL, Rig
 
-CROWDED = tuple(f"a{number}" for number in range(6))
-"""Models of the class that is full: more than a tenant waits for that is named by each of them."""
+FULL_MODELS = tuple(f"a{number}" for number in range(6))
+"""Models of the class whose servers are all busy: more than the number up to which a tenant is listed under
+each of its models."""
 SIZES = (10, 60, 360)
 
 
 def full_class(rig: Rig) -> None:
     """Its one slot is taken for good."""
-    rig.server("full", 1, CROWDED)
+    rig.server("full", 1, FULL_MODELS)
     rig.push("runs", model="a0", tenant="t0000", place=0)
     rig.must_claim()
 
 
-def one_who_waits_for(rig: Rig, models: Sequence[str], tenant: str = "z") -> None:
-    """Forty tickets of each, later than all others. Of these jobs no forecast is kept: every claim does the
+def push_late_tenant(rig: Rig, models: Sequence[str], tenant: str = "z") -> None:
+    """Forty tickets of each model, later than all others. These jobs have no forecast, so all claims do the
     same."""
     for name in models:
         rig.push(*(f"{tenant}-{name}-{number}y" for number in range(40)), model=name, tenant=tenant, place=5)
 
 
-def crowd(rig: Rig, first: int, end: int, models: Sequence[str]) -> None:
+def push_waiting_tenants(rig: Rig, first: int, end: int, models: Sequence[str]) -> None:
     """Tenants that wait for each of these models, before all others."""
     tickets = [
         rig.ticket(f"{number}-{name}", tenant=f"t{number:04}", model=name, place=0)
@@ -36,11 +37,11 @@ def crowd(rig: Rig, first: int, end: int, models: Sequence[str]) -> None:
         rig.leases.push(POOL, tickets[begin : begin + 100])
 
 
-def costs(rig: Rig, crowded: Sequence[str]) -> list[tuple[int, int]]:
-    """Commands of a claim, and of a release that hands on, of a job of `z`, as the crowd before it grows."""
+def command_counts(rig: Rig, full_models: Sequence[str]) -> list[tuple[int, int]]:
+    """Redis commands of a claim and of a release with a next job, for `z`, by the number of tenants."""
     found, first = [], 0
     for count in SIZES:
-        crowd(rig, first, count, crowded)
+        push_waiting_tenants(rig, first, count, full_models)
         first = count
         rig.client.config_resetstat()
         lease = rig.must_claim()

@@ -1,4 +1,4 @@
-"""The front door while what is behind it is down: 202 from the committed row, or 503, and both soon."""
+"""Submits while the database, Valkey or the web process is down: 202 from the committed row, or 503, soon."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ BOUND_SECONDS = 15.0
 """For a 503; the knobs below make it a few seconds, and the machine may be busy."""
 CLIENTS = 20
 """More than the web process has threads."""
-MODEL = "front"
+MODEL = "outages"
 DATABASE_SERVER = os.environ.get("DISPATCHER_TEST_DATABASE_URL", "")
 
 
 if DATABASE_SERVER:
 
     @pytest.fixture(scope="module")
-    def front_system(shared_system: System) -> System:
+    def own_system(shared_system: System) -> System:
         return shared_system
 
 else:
 
     @pytest.fixture(scope="module")
-    def front_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    def own_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         """Gives up on a locked database after a second, unlike the shared one, which is under load."""
         if find_valkey() is None:
             pytest.skip("no Valkey or Redis server binary")
@@ -61,14 +61,14 @@ else:
 
 
 @pytest.fixture(scope="module")
-def gpus(front_system: System) -> GpuServer:
-    return front_system.add_server(MODEL, slots=4)
+def gpus(own_system: System) -> GpuServer:
+    return own_system.add_server(MODEL, slots=4)
 
 
 @pytest.fixture
-def system(front_system: System, gpus: GpuServer, django_db_blocker: DjangoDbBlocker) -> Iterator[System]:
-    yield front_system
-    Judge(front_system, django_db_blocker).assert_laws()
+def system(own_system: System, gpus: GpuServer, django_db_blocker: DjangoDbBlocker) -> Iterator[System]:
+    yield own_system
+    Judge(own_system, django_db_blocker).assert_laws()
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def fleet_gone(system: System) -> Iterator[None]:
 
 @contextmanager
 def database_down(system: System) -> Iterator[None]:
-    """SQLite: somebody else holds the file. PostgreSQL: every connection ends, new ones are refused."""
+    """SQLite: another connection holds the file. PostgreSQL: every connection ends, new ones are refused."""
     url = system.facts["database_url"]
     if not DATABASE_SERVER:
         other = sqlite3.connect(Path(system.folder, "db.sqlite3"), isolation_level=None, timeout=30)
@@ -131,8 +131,8 @@ def database_down(system: System) -> Iterator[None]:
 
 
 @contextmanager
-def database_holds_everybody(system: System) -> Iterator[None]:
-    """PostgreSQL answers nobody who asks for a job: somebody else locked them all."""
+def locked_tables(system: System) -> Iterator[None]:
+    """PostgreSQL: another transaction has locked all jobs."""
     with psycopg.connect(system.facts["database_url"]) as other:
         other.execute("LOCK TABLE jobs_job, jobs_idempotencykey, jobs_apikey IN ACCESS EXCLUSIVE MODE")
         yield
@@ -235,13 +235,13 @@ def test_without_its_database_nothing_is_accepted_and_everybody_told_so(
 def test_a_database_that_hangs_is_not_waited_for(system: System, judge: Judge) -> None:
     """More clients than threads: requests without a thread are answered as soon as those that hang."""
     before = len(_ids(judge))
-    with database_holds_everybody(system):
+    with locked_tables(system):
         answers = submit_at_once(system)
         with urlopen(f"{system.facts['url']}/livez", timeout=5) as alive:
             assert alive.status == 200
     assert_all_turned_away(answers, "no_answer_in_time")
-    # who had a thread was not forgotten by the database: those jobs are there, and none of the others
-    wait_for(lambda: isinstance(submit_at_once(system, 1)[0].result, Job), what="an open door")
+    # the submits that had a thread are committed afterwards, and none of the others
+    wait_for(lambda: isinstance(submit_at_once(system, 1)[0].result, Job), what="an accepted submit")
     ids = _ids(judge)
     assert len(ids) - before <= 1 + CLIENTS
     system.tenant.accepted += len(ids) - before - 1  # the last one is counted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from verification.proving.front_door import ALWAYS, AWAY, DATABASE, gateway_findings
 from verification.proving.records import Answer
+from verification.proving.submit_answers import ALWAYS, AWAY, DATABASE, gateway_findings
 
 
 def wrongs(may: str, status: int, *, took: float = 0.1, retry_after: str = "5", at: float = 5.0) -> list[str]:
