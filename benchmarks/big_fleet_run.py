@@ -26,7 +26,7 @@ from jobs.models import Job
 
 
 def run_services(
-    load: Load, client: Any, valkey: EmbeddedValkey, tell: Callable[[str], None], *, rebuild: bool
+    load: Load, client: Any, valkey: EmbeddedValkey, report: Callable[[str], None], *, rebuild: bool
 ) -> dict[str, Any]:
     """Run everything. Raises RuntimeError if anything failed."""
     size, pid = load.size, valkey.pid or 0
@@ -36,13 +36,13 @@ def run_services(
     database.open()
     redis, sections, ledger = RedisMeter(client), Sections(), Ledger(since=float("inf"))
     system = System(load, client, database, sections, ledger)
-    tell(f"registers {size.slots} slots for {size.models} models in {size.pools} pools")
+    report(f"registers {size.slots} slots for {size.models} models in {size.pools} pools")
     began = time.perf_counter()
     system.register()
     system.start()
     registered = time.perf_counter() - began
     empty, wal = redis.read()["bytes"], database.written_bytes()
-    tell(f"submits {size.waiting} jobs")
+    report(f"submits {size.waiting} jobs")
     database.reset()
     server_cpu = database.server_cpu_seconds()
     system.fill_line()
@@ -62,10 +62,10 @@ def run_services(
     }
     start = system.scheduler.now
     ledger.since = start + size.warm_up_seconds
-    tell(f"warms up for {size.warm_up_seconds:g} virtual seconds")
+    report(f"warms up for {size.warm_up_seconds:g} virtual seconds")
     system.open()
     system.run(ledger.since)
-    tell(f"runs for {size.seconds - size.warm_up_seconds:g} virtual seconds")
+    report(f"runs for {size.seconds - size.warm_up_seconds:g} virtual seconds")
     for meter in (database, redis, sections):
         meter.reset()
     for leases in system.fleets.values():
@@ -103,7 +103,7 @@ def run_services(
         "completed": Job.objects.filter(state=JobState.COMPLETED.value).count(),
     }
     if rebuild:
-        tell("flushes Redis, and waits for the index")
+        report("flushes Redis, and waits for the index")
         found["rebuild_seconds"] = _rebuild(system, client)
     return found
 

@@ -113,20 +113,20 @@ def main() -> None:
     own = {name: value for name, value in vars(arguments).items() if name not in ("calls", "json")}
     fixed = {name: value for name, value in own.items() if value is not None}
     sizes = [("", Size(**fixed))] if fixed else list(default_sizes())
-    tell = sys.stderr if arguments.json == "-" else sys.stdout
-    print(HEADS, file=tell)
+    stream = sys.stderr if arguments.json == "-" else sys.stdout
+    print(HEADS, file=stream)
     rows = []
     for grows, size in sizes:
         rows.append(row_of(grows, size, measure(size, arguments.calls)))
-        print(line_of(rows[-1]), flush=True, file=tell)
+        print(line_of(rows[-1]), flush=True, file=stream)
     found: dict[str, Any] = {"rows": rows, "flatness": flatness(rows), "goals": goals(rows)}
     if arguments.json:
         text = json.dumps(found, indent=1)
         print(text) if arguments.json == "-" else Path(arguments.json).write_text(text)
     for grows, ratios in found["flatness"].items():
-        print(f"flat over {grows}, max/min:", *(f"{what} {one}" for what, one in ratios.items()), file=tell)
+        print(f"flat over {grows}, max/min:", *(f"{what} {one}" for what, one in ratios.items()), file=stream)
     for goal in found["goals"]:
-        print("reached" if goal["reached"] else "missed ", goal["text"], goal["measured"], file=tell)
+        print("reached" if goal["reached"] else "missed ", goal["text"], goal["measured"], file=stream)
     sys.exit(not all(goal["reached"] for goal in found["goals"]))
 
 

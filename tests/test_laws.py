@@ -77,12 +77,12 @@ def test_4_a_final_job_without_its_event_or_its_callback(running: QueueWorld) ->
     assert "(4)" in laws(running)
 
 
-def test_4_a_callback_that_nobody_asked_for(running: QueueWorld) -> None:
+def test_4_a_callback_that_was_not_requested(running: QueueWorld) -> None:
     Job.objects.update(callback_url="")
     assert laws(running) == ["(4)"]
 
 
-def test_5_a_waiting_job_out_of_reach(running: QueueWorld) -> None:
+def test_5_a_waiting_job_that_is_not_in_the_index(running: QueueWorld) -> None:
     job = Job.objects.get(state=JobState.QUEUED)
     running.leases.remove("m", job.ticket)
     assert laws(running) == ["(5)"]
@@ -102,7 +102,7 @@ def test_5_a_job_for_later_whose_time_is_long_past(running: QueueWorld) -> None:
 
 
 @pytest.mark.database
-def test_5_a_cancel_that_nobody_finishes_although_the_gpu_is_free(running: QueueWorld) -> None:
+def test_5_a_cancel_that_stays_open_although_the_gpu_is_free(running: QueueWorld) -> None:
     job = running.job(push=False)
     Job.objects.filter(id=job.id).update(state="cancelling")
     attempt = Attempt.objects.create(
@@ -132,7 +132,7 @@ def test_7_events_that_lead_elsewhere_or_have_gaps(running: QueueWorld) -> None:
     assert "(7)" in laws(running)
 
 
-def test_7_a_move_that_the_table_does_not_know(running: QueueWorld) -> None:
+def test_7_a_move_that_is_not_in_the_table(running: QueueWorld) -> None:
     waiting = Job.objects.get(state=JobState.QUEUED)
     Event.objects.create(
         job=waiting, seq=2, type="completed", at=running.clock.now(), data={"status": "completed"}

@@ -257,7 +257,7 @@ def _is_gone(value: Any) -> bool:
 
 
 def _waits(rows: _Rows) -> Iterator[str]:
-    """Law 11 of waits: their node ends as who ended them says, with the answer as its output."""
+    """Law 11 of waits: their node has the end that the wait got, with the answer as its output."""
     nodes = {node.id: node for node in rows.nodes if node.state in _FINAL_NODE}
     for wait in Wait.objects.filter(node__in=list(nodes)):
         node = nodes[wait.node_id]
@@ -271,7 +271,7 @@ def _waits(rows: _Rows) -> Iterator[str]:
         if node.state != state or (state is NodeState.COMPLETED and node.output != wait.answer):
             yield (
                 f"(11) {node.key} of run {rows.run.id} is {node.state} with {node.output}, its wait was "
-                f"ended by {wait.answered_by or 'nobody'} with {wait.answer}"
+                f"ended by {wait.answered_by or 'no one'} with {wait.answer}"
             )
 
 

@@ -46,8 +46,8 @@ def _sections(found: Mapping[str, Any], drawn: Mapping[str, str], folder: str) -
     read = tables(results)
     for name, one in results.items():
         yield f"### {name}"
-        for who, why in one["skipped"].items():
-            yield f"Left out: {who}: {why}"
+        for contender, why in one["skipped"].items():
+            yield f"Left out: {contender}: {why}"
         for picture in drawn:
             if file_of(picture) == name:
                 yield f"![{picture.replace('-', ' ')}]({folder}/{picture}.svg)"

@@ -63,8 +63,8 @@ def _get(found: Any, *path: str) -> Any:
 def _utilisation(found: Mapping[str, Any]) -> Iterator[Goal]:
     name = "utilisation"
 
-    def of(who: str, length: str, what: str) -> Any:
-        return _get(found, "contenders", who, length, "median", what)
+    def of(contender: str, length: str, what: str) -> Any:
+        return _get(found, "contenders", contender, length, "median", what)
 
     for length, limit in UTILISATION.items():
         yield _at_least(name, f"utilisation, jobs of {length},", limit, of(DISPATCHER, length, "utilisation"))
@@ -251,6 +251,8 @@ _GOALS_OF: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
 def wrongs(results: Results) -> Sequence[str]:
     """Return incorrect results of any contender: a fast one that loses jobs is not fast."""
     found = [f"{name}: {text}" for name, one in results.items() for text in one.get("wrong", ())]
-    for who, lengths in (results.get("utilisation", {}).get("contenders") or {}).items():
-        found += [f"{who}, {length}: {text}" for length, one in lengths.items() for text in one["wrong"]]
+    for contender, lengths in (results.get("utilisation", {}).get("contenders") or {}).items():
+        found += [
+            f"{contender}, {length}: {text}" for length, one in lengths.items() for text in one["wrong"]
+        ]
     return found

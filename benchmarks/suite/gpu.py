@@ -26,7 +26,7 @@ class Gpu:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "benchmarks.suite.gpu_server", str(port)]
         self._child: Child = children.start("gpu-server", *command, talks=True)
-        self._child.hear()
+        self._child.receive()
 
     @property
     def pid(self) -> int:

@@ -53,8 +53,8 @@ def page(found: Mapping[str, Any]) -> str:
             f"<h2 id={name}>{escape(name)}</h2><p class=quiet>{escape(BENCHMARKS.get(name, ''))}</p>"
         )
         parts += [
-            f"<p class=quiet>Left out: {escape(who)}: {escape(why)}</p>"
-            for who, why in one["skipped"].items()
+            f"<p class=quiet>Left out: {escape(contender)}: {escape(why)}</p>"
+            for contender, why in one["skipped"].items()
         ]
         parts += [svg for file, svg in drawn.items() if file_of(file) == name]
         parts += [_shown(table) for table in read.get(name, ())]

@@ -25,9 +25,12 @@ def _utilisation(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     contenders: Mapping[str, Any] = found["contenders"]
     for length in contenders[DISPATCHER]:
         name = length.replace(" ", "-")
-        here = {who: lengths[length] for who, lengths in contenders.items() if length in lengths}
+        here = {contender: lengths[length] for contender, lengths in contenders.items() if length in lengths}
         ranked = sorted(here.items(), key=lambda one: -one[1]["median"]["utilisation"])
-        rows = [_row(who, [one["utilisation"] for one in measured["rounds"]]) for who, measured in ranked]
+        rows = [
+            _row(contender, [one["utilisation"] for one in measured["rounds"]])
+            for contender, measured in ranked
+        ]
         lowest = min(value for row in rows for value in row.samples)
         yield (
             f"utilisation-{name}",
@@ -40,8 +43,8 @@ def _utilisation(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             ),
         )
         rows = [
-            _row(who, [max(0.01, measured["median"][f"gap_{which}_ms"]) for which in ("p50", "p99")])
-            for who, measured in sorted(here.items(), key=lambda one: one[1]["median"]["gap_p50_ms"])
+            _row(contender, [max(0.01, measured["median"][f"gap_{which}_ms"]) for which in ("p50", "p99")])
+            for contender, measured in sorted(here.items(), key=lambda one: one[1]["median"]["gap_p50_ms"])
         ]
         yield (
             f"gaps-{name}",
@@ -54,12 +57,14 @@ def _utilisation(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         rows = [
             Row(
-                _LABELS.get(who, who),
+                _LABELS.get(contender, contender),
                 [measured["median"]["cpu_ms_per_job"]],
-                who == DISPATCHER,
+                contender == DISPATCHER,
                 measured["median"]["database_cpu_ms_per_job"],
             )
-            for who, measured in sorted(here.items(), key=lambda one: one[1]["median"]["cpu_ms_per_job"])
+            for contender, measured in sorted(
+                here.items(), key=lambda one: one[1]["median"]["cpu_ms_per_job"]
+            )
         ]
         yield (
             f"cpu-{name}",
@@ -134,8 +139,8 @@ def _memory(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     )
 
 
-def _row(who: str, samples: list[float]) -> Row:
-    return Row(_LABELS.get(who, who), samples, who == DISPATCHER)
+def _row(contender: str, samples: list[float]) -> Row:
+    return Row(_LABELS.get(contender, contender), samples, contender == DISPATCHER)
 
 
 _PICTURES = {

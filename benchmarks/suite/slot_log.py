@@ -89,7 +89,7 @@ def _wrongs(runs: Sequence[Run], expected: Iterable[int], refused: int) -> Itera
     for what, jobs in (
         ("never run", wanted - counts.keys()),
         ("run more than once", {job for job, count in counts.items() if count > 1}),
-        ("run that nobody submitted", counts.keys() - wanted),
+        ("run that was not submitted", counts.keys() - wanted),
     ):
         if jobs:
             some = ", ".join(str(job) for job in sorted(jobs)[:_SHOWN])

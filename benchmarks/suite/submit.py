@@ -79,7 +79,7 @@ def measure(suite: Suite) -> dict[str, Any]:
             "load", sys.executable, "-m", "benchmarks.suite.http_load", talks=True
         )
         stack.callback(load.stop)
-        load.hear()
+        load.receive()
         gpu.begin(SLOTS)
         ours.fill([(number, JOB_SECONDS) for number in range(SLOTS)])
         gpu.wait_for("held", SLOTS, _WAIT_SECONDS, ours.check)

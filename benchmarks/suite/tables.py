@@ -55,17 +55,17 @@ def _utilisation(found: Mapping[str, Any]) -> Iterator[Table]:
         raw = contenders.get(RAW, {}).get(length, {}).get("median", {})
         ranked = sorted(
             (
-                (who, one[length]["median"], one[length]["wrong"])
-                for who, one in contenders.items()
+                (contender, one[length]["median"], one[length]["wrong"])
+                for contender, one in contenders.items()
                 if length in one
             ),
             key=lambda one: -one[1]["utilisation"],
         )
         rows = []
-        for who, one, wrong in ranked:
+        for contender, one, wrong in ranked:
             share = one["gap_p50_ms"] / raw["gap_p50_ms"] if raw.get("gap_p50_ms") else None
             rows.append([
-                f"**{who}**" if who == DISPATCHER else who,
+                f"**{contender}**" if contender == DISPATCHER else contender,
                 f"{one['utilisation']:.4f}", f"{one['gap_p50_ms']:.2f}", f"{one['gap_p99_ms']:.2f}",
                 "–" if share is None else f"{share:.2f}", f"{one['cpu_ms_per_job']:.2f}",
                 f"{one['database_cpu_ms_per_job']:.2f}", f"{one['judge_cpu_ms_per_job']:.2f}",
@@ -89,10 +89,15 @@ def _submit(found: Mapping[str, Any]) -> Iterator[Table]:
                     for what in ("requests_per_second", "jobs_per_second", "p50_ms", "p99_ms")
                 ]
                 rows.append([name, way, *numbers, f"`{target['served_by']}`"])
-    yield Table("Closed loop", ("who", "way", "requests/s", "jobs/s", "p50 ms", "p99 ms", "served by"), rows)
+    yield Table(
+        "Closed loop", ("contender", "way", "requests/s", "jobs/s", "p50 ms", "p99 ms", "served by"), rows
+    )
     yield Table(
         "Open loop at half the capacity, while the fleet works",
-        ("who", "requests/s wanted", "answered/s", "p50 ms", "p99 ms", "sent late, p99 ms", "other answers"),
+        (
+            "contender", "requests/s wanted", "answered/s", "p50 ms", "p99 ms", "sent late, p99 ms",
+            "other answers",
+        ),
         [
             [name, f"{one['rate']:,.1f}", f"{one['requests_per_second']:,.1f}",
              f"{one['p50_ms']}", f"{one['p99_ms']}", f"{one.get('late_p99_ms', '–')}",
@@ -184,11 +189,11 @@ def _workflows(found: Mapping[str, Any]) -> Iterator[Table]:
     heads = ("contender", "chains, nodes/s", "CPU ms per node", "edge p50, ms", "p99", "map, nodes/s",
              "CPU ms per node")  # fmt: skip
     rows = []
-    for who, parts in found["contenders"].items():
+    for contender, parts in found["contenders"].items():
         chains, edge, fan = (parts[part]["median"] for part in ("chains", "edge", "map"))
         cost = [one["cpu_ms_per_node"] + one["database_cpu_ms_per_node"] for one in (chains, fan)]
         rows.append([
-            f"**{who}**" if who == DISPATCHER else who,
+            f"**{contender}**" if contender == DISPATCHER else contender,
             f"{chains['nodes_per_second']:,.0f}", f"{cost[0]:.2f}", f"{edge['p50_ms']:.1f}",
             f"{edge['p99_ms']:.1f}", f"{fan['nodes_per_second']:,.0f}", f"{cost[1]:.2f}",
         ])  # fmt: skip

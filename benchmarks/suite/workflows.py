@@ -61,8 +61,8 @@ def measure(suite: Suite) -> dict[str, Any]:
             finally:
                 contender.stop()
     contenders = {
-        who: {name: {"rounds": rounds, "median": medians(rounds)} for name, rounds in parts.items()}
-        for who, parts in found.items()
+        contender: {name: {"rounds": rounds, "median": medians(rounds)} for name, rounds in parts.items()}
+        for contender, parts in found.items()
     }
     return {
         "slots": SLOTS,
@@ -298,8 +298,8 @@ def _steps(suite: Suite, items: int) -> dict[str, Any]:
 
 def _wrongs(contenders: dict[str, Any]) -> list[str]:
     return [
-        f"{who}, {name}: {text}"
-        for who, parts in contenders.items()
+        f"{contender}, {name}: {text}"
+        for contender, parts in contenders.items()
         for name, part in parts.items()
         for one in part["rounds"]
         for text in one["wrong"]

@@ -41,7 +41,7 @@ def test_attempts_that_differ_are_rows_of_their_own() -> None:
     assert shown(attempt(1), attempt(2), attempt(3), running) == ["1", "2–3", "4"]
 
 
-def test_tracebacks_do_not_tell_attempts_apart() -> None:
+def test_tracebacks_do_not_separate_attempts() -> None:
     assert shown(*[attempt(number, f"boom\n\nTraceback {number}") for number in (1, 2, 3)]) == ["1", "2–3"]
 
 

@@ -202,7 +202,7 @@ def test_a_question_of_an_earlier_round_is_not_answered(boss: Client) -> None:
     assert wait.answered_at is None
 
 
-def test_who_may_not_see_payloads_sees_no_question_and_answers_none(viewer: Client) -> None:
+def test_a_user_without_payload_rights_sees_no_question_and_answers_none(viewer: Client) -> None:
     run = make_run({"nodes": {"best": human(choose_from=["a secret"])}}, best="running")
     wait = ask(run, "best", title="Which?", choose_from=["a secret"])
     run.inputs = {"x": "a secret"}
@@ -523,7 +523,7 @@ def test_the_list_of_runs_leaves_sub_runs_out_unless_it_is_asked(admin_client: C
     assert f"?parent={above.id}" in page
 
 
-def test_the_page_says_when_a_run_ends_or_why_nobody_knows(admin_client: Client) -> None:
+def test_the_page_says_when_a_run_ends_or_why_that_is_unknown(admin_client: Client) -> None:
     spec = {"nodes": {"ask": human(choose_from=[1], expires_seconds=600), "t": {"timer": {"seconds": 60}}}}
     run = make_run(spec, ask="running", t="pending")
     wait = ask(run, "ask", choose_from=[1])

@@ -46,7 +46,7 @@ def test_an_optional_value_may_be_missing_and_a_required_one_may_not() -> None:
         fields_of(None, "Answer").read({})
 
 
-def test_all_errors_are_told_each_at_its_field_and_the_texts_stay() -> None:
+def test_each_error_is_shown_at_its_field_and_the_texts_stay() -> None:
     schema = {"properties": {"a/b": {"type": "integer"}, "c": {"type": "number"}, "d": {}}}
     form, sent = fields_of(schema, "Answer"), {"field-0": "x", "field-1": "1", "field-2": "{"}
     with pytest.raises(Unreadable) as raised:

@@ -106,7 +106,7 @@ def test_a_form_gone_back_to_and_changed_starts_another_run_when_it_is_sent_agai
         ({"title": "A\0fox"}, "NUL"),
     ],
 )
-def test_wrong_values_are_told_and_what_was_typed_stays(
+def test_wrong_values_are_shown_and_the_typed_text_stays(
     boss: Client, film: Version, values: dict[str, str], error: str
 ) -> None:
     form = filled(boss, film, **values)
@@ -140,7 +140,7 @@ def test_inputs_without_a_schema_are_json(boss: Client, fake_ports: FakePorts) -
     assert Run.objects.count() == 2
 
 
-def test_limits_of_the_tenant_and_of_inputs_are_told(boss: Client, film: Version, settings: Any) -> None:
+def test_errors_of_tenant_limits_and_inputs_are_shown(boss: Client, film: Version, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_input_bytes=100)
     page = boss.post(address(film), filled(boss, film, title="x" * 200)).content.decode()
     assert "DISPATCHER_WORKFLOW_INPUT_BYTES" in page

@@ -61,7 +61,7 @@ def sql(text: str) -> None:
 
 
 def insert_as_before() -> None:
-    """As a process of the version before does, which knows nothing of the changes."""
+    """As a process of the version before, which has no code for the changes."""
     sql(
         "INSERT INTO artifacts_artifact (id, tenant_id, sha256, bytes, content_type, name, state, "
         "made_by_job, made_by_attempt, made_by_key, upload, created_at, expires_at) "

@@ -56,7 +56,7 @@ def test_refs_are_replaced_in_a_copy_that_shares_the_rest() -> None:
     assert replace_refs(shared, str) is shared
 
 
-def test_what_replaces_a_ref_is_not_searched() -> None:
+def test_the_value_that_replaces_a_ref_is_not_searched() -> None:
     assert replace_refs([ref(ONE)], lambda _: [ref(TWO)]) == [[ref(TWO)]]
 
 

@@ -26,7 +26,7 @@ def test_a_ratio_is_that_of_all_samples_and_not_the_mean_of_windows():
 
 
 @pytest.mark.parametrize(("factor", "seed"), [(1.0, 2), (1.0, 3), (1.5, 2), (1.5, 3)])
-def test_the_interval_holds_the_real_ratio_and_is_narrow_enough_to_tell_half_more(factor, seed):
+def test_the_interval_holds_the_real_ratio_and_is_narrow_enough_to_show_half_more(factor, seed):
     low, high = interval(windows(factor, seed=seed), windows(1.0, seed=7), 0.99)
     assert low <= factor <= high
     assert high - low < 0.6

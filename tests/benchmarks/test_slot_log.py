@@ -60,7 +60,7 @@ def test_jobs_not_run_exactly_once_are_reported():
     assert found.wrong == (
         "2 never run (777, 1003)",
         "1 run more than once (0)",
-        "1 run that nobody submitted (1004)",
+        "1 run that was not submitted (1004)",
         "2 requests came to a full server",
     )
 

@@ -143,7 +143,7 @@ def test_list_asks_for_a_page_only_when_it_is_needed(server: Scripted, client: C
     assert len(server.asked) == 1
 
 
-def test_list_rejects_what_it_does_not_know(server: Scripted, client: Client) -> None:
+def test_list_rejects_invalid_filters(server: Scripted, client: Client) -> None:
     with pytest.raises(TypeError, match="a list has no state"):
         list(client.list(state="queued"))  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="created_before needs a zone"):
@@ -185,7 +185,7 @@ def test_explain_and_estimate_have_reasons(server: Scripted, client: Client) -> 
     assert "idempotency-key" not in server.asked[2].headers
 
 
-def test_me_tells_models_and_limits(server: Scripted, client: Client) -> None:
+def test_me_returns_models_and_limits(server: Scripted, client: Client) -> None:
     server.will(says(200, ME))
     me = client.me()
     assert (me.tenant, me.key.prefix, me.scopes, me.models[0].model) == (

@@ -162,7 +162,7 @@ def test_a_file_never_leaves_its_folder(name: str, file: str) -> None:
 
 
 @pytest.mark.parametrize("taken", ["A.png", "a.PNG", "A\N{COMBINING RING ABOVE}.png", "Å.PNG"])
-def test_names_that_are_one_on_some_file_systems_are_told_apart(taken: str) -> None:
+def test_names_that_are_equal_on_some_file_systems_are_kept_apart(taken: str) -> None:
     name = "å.png" if taken[0] in "Å" or len(taken) > 5 else "a.png"
     assert free_names(name, "ID", ["b.png"]) == [name, f"ID-{name}"]
     assert free_names(name, "ID", [taken]) == [f"ID-{name}"]

@@ -26,7 +26,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_an_earlier_download_left_is_continued(tmp_path: Path) -> None:
+def test_a_partial_file_of_an_earlier_download_is_continued(tmp_path: Path) -> None:
     opened(tmp_path, DATA[:5]).close(is_wanted=True)
     file = opened(tmp_path)
     assert file.bytes == 5

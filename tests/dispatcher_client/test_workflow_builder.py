@@ -318,7 +318,7 @@ _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_s
 
 @st.composite
 def built(draw: Any) -> tuple[Workflow, dict[str, Any]]:  # noqa: PLR0915
-    """A workflow by the builder, and the definition that one would write by hand."""
+    """A workflow by the builder, and the same definition written by hand."""
     wf = Workflow("w")
     nodes: dict[str, Any] = {}
     made: list[Any] = []

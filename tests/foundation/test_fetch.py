@@ -133,7 +133,7 @@ def test_another_status_is_an_error(status: str) -> None:
         read(server.url)
 
 
-def test_what_is_no_http_is_an_error() -> None:
+def test_an_answer_that_is_not_http_is_an_error() -> None:
     def script(visit: Visit) -> None:
         visit.send(b"220 mail.example.com ESMTP\r\n")
 

@@ -154,7 +154,7 @@ def test_the_file_has_no_name_and_is_its_owners(tmp_path, monkeypatch) -> None:
         texts.find(value[0]).text()  # type: ignore[union-attr]
 
 
-def test_a_folder_without_room_is_told_from_a_broken_answer(monkeypatch) -> None:
+def test_a_full_folder_is_not_taken_for_a_broken_answer(monkeypatch) -> None:
     def full(**_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 

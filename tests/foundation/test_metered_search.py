@@ -34,7 +34,7 @@ def test_a_search_ends_with_its_steps() -> None:
     assert enough.left > 0
 
 
-def test_what_a_search_does_not_look_at_costs_nothing() -> None:
+def test_values_that_a_search_skips_cost_nothing() -> None:
     few, many = Meter(1e6), Meter(1e6)
     expression("a[?x > `1`].y").search({"a": [{"x": 3, "y": 1}]}, few)
     expression("a[?x > `1`].y").search({"a": [{"x": 3, "y": 1, "z": NUMBERS}], "b": NUMBERS}, many)

@@ -219,8 +219,8 @@ def receiver() -> Iterator[Receiver]:
     receiver.server.server_close()
 
 
-def tell(*said: object) -> None:
-    """For who runs it, with `-s`."""
+def report(*said: object) -> None:
+    """Print for the operator of a drill, with `-s`."""
     sys.stdout.write(f"{' '.join(map(str, said))}\n")
     sys.stdout.flush()
 
@@ -254,7 +254,7 @@ def judge(up: KnownUp, load: Load, receiver: Receiver, blocker: DjangoDbBlocker)
         runs = dict(database.execute("SELECT id, state FROM workflows_run"))
     assert load.jobs <= jobs.keys()
     assert load.runs <= runs.keys()
-    tell("jobs", Counter(jobs.values()), "runs", Counter(runs.values()), "answers", dict(load.answers))
+    report("jobs", Counter(jobs.values()), "runs", Counter(runs.values()), "answers", dict(load.answers))
     assert set(jobs.values()) == {"completed"}
     assert set(runs.values()) == {"completed"}
     missing = (load.jobs | load.runs) - receiver.subjects.keys()
@@ -272,7 +272,7 @@ def kill(name: str, up: KnownUp, load: Load) -> None:
     body = {"model": "ltx2", "payload": {"echo": 1, "seconds": 0.1}}
     job = load.must("POST", "/queue/submit", body)["job_id"]
     wait_for(lambda: load.ask("GET", f"/queue/jobs/{job}?wait=5")[1].get("finished_at"), seconds=90)
-    tell(f"{name}: back after {back:.1f} s, a job after {time.monotonic() - began:.1f} s")
+    report(f"{name}: back after {back:.1f} s, a job after {time.monotonic() - began:.1f} s")
 
 
 def test_each_process_is_killed_and_then_the_supervisor(
@@ -286,7 +286,7 @@ def test_each_process_is_killed_and_then_the_supervisor(
             kill(name, up, load)
         wait_for(lambda: unended(folder).get("runs"), what="runs under way")
         up.kill()
-        tell("up killed:", unended(folder))
+        report("up killed:", unended(folder))
         old = load
         again = KnownUp(folder, "--port", str(up.port), environment=ENVIRONMENT)
         up.known = again.begin().known
@@ -313,7 +313,7 @@ def test_a_full_valkey(
         time.sleep(FULL_SECONDS)  # the length of the fault
         assert own_redis.refused_writes(up.known["redis_url"])
         said = up.doctor()
-        tell("while full:", dict(load.answers), json.dumps(load.bodies)[:2000], unended(up.folder))
+        report("while full:", dict(load.answers), json.dumps(load.bodies)[:2000], unended(up.folder))
         own_redis.set_max_memory(up.known["redis_url"], before)
         assert "of maxmemory is used" in said, said
         load.stop()
@@ -347,12 +347,12 @@ def test_a_full_disk_under_the_live_database(
             fill(ballast)
             time.sleep(FULL_SECONDS)  # the length of the fault
             said = up.doctor()
-            tell("while full:", dict(load.answers), json.dumps(load.bodies)[:3000])
+            report("while full:", dict(load.answers), json.dumps(load.bodies)[:3000])
             ballast.unlink()
             assert "disk" in said, said
             assert any(answer.startswith("503") for answer in load.answers), load.answers
             load.stop()
             judge(up, load, receiver, django_db_blocker)
-            tell([line for line in said.splitlines() if "disk" in line][:5])
+            report([line for line in said.splitlines() if "disk" in line][:5])
         finally:
             up.end()

@@ -40,7 +40,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.mark.database
-def test_a_submit_that_the_web_died_over_is_the_same_job_when_it_comes_again(
+def test_a_submit_repeated_after_the_web_process_died_is_the_same_job(
     system: System, judge: Judge, commit_killer: CommitKiller
 ) -> None:
     server = system.add_server("submitted")

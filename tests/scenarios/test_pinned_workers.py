@@ -81,7 +81,7 @@ def test_a_job_goes_through_a_pinned_worker_to_its_callback(system: System, work
         receiver.close()
 
 
-def test_a_model_process_that_is_killed_costs_one_try_and_a_handlers_mistake_is_told(
+def test_a_killed_model_process_costs_one_try_and_a_handlers_mistake_is_reported(
     system: System, workers: Workers, gate: Path, judge: Judge
 ) -> None:
     job_id = system.tenant.submit("pinned-a", {"until": str(gate)})
@@ -192,7 +192,7 @@ def test_two_hundred_jobs_over_three_models_that_do_not_fit_together_swap_seldom
 def test_a_job_of_any_model_that_is_loaded_goes_before_one_that_must_be_loaded(
     system: System, workers: Workers, gate: Path
 ) -> None:
-    """Also of the model that did not run last; and who waits for a load is not passed over for ever."""
+    """Also of the model that did not run last; a job that waits for a load is not passed over for ever."""
     _switch(system, "box-2", "off")
     # else a model that was slow to load, on a busy machine, may stay in place of one of the two
     _switch(system, "box-1", "off")

@@ -97,7 +97,7 @@ def valkey_killed(system: System) -> Iterator[None]:
 
 @contextmanager
 def fleet_gone(system: System) -> Iterator[None]:
-    """Its address leads to nobody."""
+    """No process listens at its address."""
     (server,) = system.servers
     system.operator.register(MODEL, server.name, "http://127.0.0.1:1/", server.slots, **server.model_fields)
     try:
@@ -209,7 +209,7 @@ def assert_all_turned_away(answers: list[Answered], code: str) -> None:
 
 
 @pytest.mark.database
-def test_without_its_database_nothing_is_accepted_and_everybody_told_so(
+def test_without_its_database_every_submit_is_refused_with_503(
     system: System, judge: Judge, tmp_path: Path
 ) -> None:
     spooling = client_of(system, spool=tmp_path / "spool")

@@ -22,7 +22,7 @@ _SLOTS = 12
 
 @pytest.fixture
 def server(system: System) -> GpuServer:
-    """There before the second host, who then listens for its wakes from the start."""
+    """Set up before the second host, which then listens for its wakes from the start."""
     return system.add_server("hosts", slots=_SLOTS, mode="async")
 
 

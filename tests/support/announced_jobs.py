@@ -28,11 +28,11 @@ def new_job(tenant: Tenant) -> Job:
     return job
 
 
-def end_job(job_id: str, *, tell: bool = True) -> None:
+def end_job(job_id: str, *, announce: bool = True) -> None:
     with transaction.atomic():
         ended = end_waiting(job_id, JobState.FAILED, timezone.now(), code="deadline_exceeded", message="late")
     assert ended.won
-    if tell:
+    if announce:
         Announcer(settings.REDIS_URL)([job_id])
 
 

@@ -1,4 +1,4 @@
-"""Announcements that arrive: a test that waits for one has no other way to hear of it."""
+"""Announcements that arrive: a test that waits for one has no other signal."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Unreachable:
     """A transport without GPU servers."""
 
     def request(self, method: str, url: str, **_: Any) -> Response:
-        raise ConnectFailed(f"{url}: nobody there")
+        raise ConnectFailed(f"{url}: no server there")
 
 
 @dataclass

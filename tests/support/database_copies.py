@@ -68,7 +68,7 @@ def own_copy(worker: str) -> Iterator[None]:
 
 
 def copy_to_file(path: Path) -> None:
-    """Make a migrated SQLite database, where there is an original; else whoever uses the file migrates it."""
+    """Make a migrated SQLite database from the original; without one, the user of the file migrates it."""
     original = connections[ALIAS].settings_dict["TEST"].get(MIGRATED)
     if original and connections[ALIAS].vendor == "sqlite":
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

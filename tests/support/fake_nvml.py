@@ -32,7 +32,7 @@ class Card:
     instance: int = 0
     tells_xids: bool = True
     xids: list[tuple[int, int]] = field(default_factory=list)
-    """Those that nobody waited for yet, and of which MIG instance each is."""
+    """The events that no wait has returned yet, each with its MIG instance."""
 
 
 class FakeNvml:

@@ -18,7 +18,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class ManualClock:
-    """Time that moves when the test says so."""
+    """Time that only the test moves."""
 
     at: datetime = START
     elapsed: float = 0.0

@@ -1,4 +1,4 @@
-"""Which tests cover a module: by its name in the folder of its name, else by who imports it.
+"""Which tests cover a module: by its name in the folder of its name, else by its importers.
 
 `.venv/bin/python -m tests.support.map` writes tests/MAP.md.
 """

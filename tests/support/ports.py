@@ -1,4 +1,4 @@
-"""Ports for whoever binds them only later, in another process or once more after an end."""
+"""Ports that are bound only later: in another process, or once more after an end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 _FIRST, _LAST = 12_000, 22_000
 """The system gives none of these to a server that takes any, or to a caller: its own begin at 32,768. A
-cluster's bus ports, 10,000 above, are nobody else's either."""
+cluster's bus ports, 10,000 above, are reserved too."""
 _owners = (Path(tempfile.gettempdir()) / f"gpu-dispatcher-test-ports-{os.getuid()}").open("wb")
 """One byte a port, locked by the process that it was given to as long as that lives."""
 _candidates = iter(random.SystemRandom().sample(range(_FIRST, _LAST), _LAST - _FIRST))

@@ -10,7 +10,7 @@ _PROC = Path("/proc")
 
 
 def is_alive(pid: int) -> bool:
-    """Zombies are dead: whoever started them has not looked yet."""
+    """Zombies count as dead: their parent has not waited for them yet."""
     try:
         os.kill(pid, 0)
         state = _state_in_proc(pid) if (_PROC / "self" / "stat").exists() else _state_by_ps(pid)

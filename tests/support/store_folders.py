@@ -14,7 +14,7 @@ from artifacts.store.local import LocalStore
 
 
 class MemoryRecord:
-    """What a database knows of its folder. before_read: called once, before the next read."""
+    """A database's record of its folder. before_read: called once, before the next read."""
 
     def __init__(self, folder_id: str = "", objects: Sequence[ObjectKey] = ()) -> None:
         self.folder_id, self.objects, self.reads = folder_id, objects, 0

@@ -31,7 +31,7 @@ environment = {**os.environ, MARKER_VARIABLE: marker, "FOLDER": str(folder)}
 def spec(name, code, **options):
     return ChildSpec(name, (sys.executable, "-S", "-c", code), environment, **options)
 
-def tell(pids):
+def write_pids(pids):
     (folder / "pids.tmp").write_text(json.dumps(pids))
     (folder / "pids.tmp").replace(folder / "pids.json")
 
@@ -41,7 +41,8 @@ plan = Plan(
 )
 try:
     Supervisor(
-        plan, folder=folder / "s", log_folder=folder / "log", marker=marker, terminal=Terminal(), on_pids=tell
+        plan, folder=folder / "s", log_folder=folder / "log", marker=marker, terminal=Terminal(),
+        on_pids=write_pids,
     ).run()
 except StartFailed as error:
     sys.exit(f"FAILED {error}")

@@ -209,7 +209,7 @@ def broken(harness: WorkflowHarness) -> list[str]:
 
 
 @pytest.mark.parametrize("definition", [HUMAN, SIGNAL], ids=["answer", "signal"])
-def test_law_13_wants_the_artifacts_that_a_wait_was_given_and_no_others(
+def test_law_13_covers_the_artifacts_given_to_a_wait_and_no_others(
     harness: WorkflowHarness, definition: dict[str, Any]
 ) -> None:
     film = make_artifact(harness)
@@ -231,7 +231,7 @@ def test_law_13_wants_the_artifacts_that_a_wait_was_given_and_no_others(
     ]
 
 
-def test_law_13_does_not_want_what_only_a_definition_names(harness: WorkflowHarness) -> None:
+def test_law_13_ignores_artifacts_that_only_a_definition_names(harness: WorkflowHarness) -> None:
     film = make_artifact(harness)
     harness.put("child", {"nodes": {"x": model()}, "output": {"$ref": "inputs"}})
     named = {"$literal": [ref(film.pk), ref(new_id())]}

@@ -55,7 +55,7 @@ def test_of_several_failed_nodes_the_first_is_quoted_and_the_others_are_counted(
 
 
 def test_the_error_names_the_node_for_which_the_others_were_cancelled(harness: WorkflowHarness) -> None:
-    """One whose job somebody cancelled: `a` comes first, and is cancelled because of it."""
+    """The job of one node was cancelled by a client: `a` comes first, and is cancelled because of it."""
     waits = {"signal": {"name": "s"}}
     slow = model(payload={"seconds": 30})
     run = harness.start({"nodes": {"a": waits, "b": slow, "c": waits}, "on_failure": {"running": "cancel"}})
@@ -126,7 +126,7 @@ def test_a_simulated_run_has_the_same_error(
     assert found.nodes["handler"].output == {"echo": echoed}
 
 
-def test_a_reason_is_bounded_and_tells_no_tenant_what_a_server_said() -> None:
+def test_a_reason_is_bounded_and_shows_a_tenant_no_text_of_a_server() -> None:
     def node(**values: Any) -> Node:
         return Node(state=NodeState.FAILED.value, **values)
 

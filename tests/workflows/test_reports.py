@@ -206,11 +206,11 @@ def test_a_map_counts_with_its_items_before_it_starts(harness: WorkflowHarness) 
 
 def test_the_node_of_a_failure_counts_once_it_runs(harness: WorkflowHarness) -> None:
     spec = {
-        "nodes": {"a": model(payload={"fault": "fail"}), "tell": {"timer": {"seconds": 50}}},
-        "on_failure": {"node": "tell"},
+        "nodes": {"a": model(payload={"fault": "fail"}), "notify": {"timer": {"seconds": 50}}},
+        "on_failure": {"node": "notify"},
     }
     run = harness.start(spec)
-    harness.until(run, lambda: run.node_states["tell"] == "running")
+    harness.until(run, lambda: run.node_states["notify"] == "running")
     assert ends_in(harness, run).seconds == pytest.approx(50, abs=5)
 
 

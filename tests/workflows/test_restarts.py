@@ -118,7 +118,7 @@ def test_waits_outlive_all_processes_and_each_takes_one_answer(harness: Workflow
     assert Wait.objects.filter(answered_at=None).count() == waits
     harness.worker.interrupt()
     harness.worker.stop(30)
-    harness.advancer = Advancer(harness.ports)  # of a new process: it knows nothing
+    harness.advancer = Advancer(harness.ports)  # of a new process: its caches are empty
     harness.worker = harness.worker_harness.worker()
     for number in range(waits - 1):
         answer_wait(run, f"ask[{number}]", number, by="me", ports=harness.ports)

@@ -258,7 +258,7 @@ def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(
 
 
 @pytest.mark.database
-def test_due_runs_know_the_tenant_of_a_run_and_ignore_deleted_ones(harness: WorkflowHarness) -> None:
+def test_due_runs_have_their_tenant_and_leave_deleted_runs_out(harness: WorkflowHarness) -> None:
     run = harness.start({"nodes": {"a": model()}})
     due = DueRuns(harness.advancer)
     due.wake([run.id, run.id, "0" * 26])

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     options = read_options(arguments, tuple(ATTACKS))
     if options.list_only:
         for attack in ATTACKS.values():
-            sys.stdout.write(f"{attack.id:<5} {attack.who:<20} {attack.title}\n")
+            sys.stdout.write(f"{attack.id:<5} {attack.attacker:<20} {attack.title}\n")
         return HELD
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)

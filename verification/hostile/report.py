@@ -17,7 +17,7 @@ _STYLE = (
     "padding:.3rem .7rem .3rem 0;border-bottom:1px solid #8884}.held{color:#1a7f37}.FAILS{color:#cf222e}"
     ".skipped{color:#8a8a8a}small{color:#8a8a8a}"
 )
-_HEADS = ("attack", "who", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "seen")
+_HEADS = ("attack", "attacker", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "seen")
 
 
 def write_report(env: Environment, results: Sequence[AttackResult], seconds: float) -> Path:
@@ -74,13 +74,13 @@ def _intro(found: Mapping[str, Any]) -> str:
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
     if one["skipped"]:
-        return (f"{one['attack']} {one['title']}", one["who"], "skipped", "", "", "", "", one["skipped"])
+        return (f"{one['attack']} {one['title']}", one["attacker"], "skipped", "", "", "", "", one["skipped"])
     recovery = one["recovery_seconds"]
     reported = ", ".join(f"{name} {value}" for name, value in one["figures"].items())
     answers = ", ".join(f"{times} × {label}" for label, times in one["answers"].items())
     return (
         f"{one['attack']} {one['title']}",
-        one["who"],
+        one["attacker"],
         one["verdict"],
         f"{one['quiet_p99_ms']} → {one['neighbour'].get('submit_p99_ms', '–')} ms",
         "–" if recovery is None else f"{recovery} s",

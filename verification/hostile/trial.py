@@ -33,7 +33,7 @@ class AttackResult:
 
     id: str
     title: str
-    who: str
+    attacker: str
     skipped: str = ""
     seconds: float = 0.0
     limit: float = 0.0
@@ -55,7 +55,7 @@ class AttackResult:
         return {
             "attack": self.id,
             "title": self.title,
-            "who": self.who,
+            "attacker": self.attacker,
             "verdict": self.verdict,
             "wrong": self.wrongs,
             "skipped": self.skipped,
@@ -98,7 +98,7 @@ class QuietBaseline:
 
 def play(env: Environment, attack: Attack, quiet: QuietBaseline) -> AttackResult:
     """Run an attack and return its result."""
-    result = AttackResult(attack.id, attack.title, attack.who)
+    result = AttackResult(attack.id, attack.title, attack.attacker)
     result.skipped = attack.skip(env)
     if result.skipped:
         return result

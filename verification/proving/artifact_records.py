@@ -59,7 +59,7 @@ def compare_artifacts(
             found = stored.objects.get(row.key)
             yield Finding("half_object", f"artifact {row.id} of {row.bytes} bytes: the store has {found}")
     for key in sorted(stored.objects.keys() - {row.key for row in stored.rows.values()}):
-        yield Finding("orphan", f"no row knows the object {key}, after the garbage collection")
+        yield Finding("orphan", f"no row names the object {key}, after the garbage collection")
     for key in stored.damaged:
         yield Finding("damaged_object", f"the object {key} has other bytes than its key says")
     for name in stored.leftovers:

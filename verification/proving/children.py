@@ -71,12 +71,12 @@ class Child:
                 self.process.stdin.write(json.dumps(order).encode() + b"\n")
             except OSError as error:
                 raise NoReply(f"{self.name} is gone") from error
-            return self._hear()
+            return self._receive()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Return the next unsolicited message, such as that it is ready. Raises NoReply."""
         with self._lock:
-            return self._hear()
+            return self._receive()
 
     def send(self, number: signal.Signals) -> None:
         with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
-    def _hear(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         while b"\n" not in self._heard:
             ready, _, _ = select.select([self.process.stdout], [], [], self.answer_seconds)

@@ -55,7 +55,7 @@ def compare_ledger_with_rows(orders: Iterable[Order], rows: Mapping[str, JobRow]
         if order.cancel.startswith("unanswered"):
             yield Finding("cancel_unanswered", f"its cancel: {order.cancel}", row.id)
         if row.state == "cancelled" and not order.cancel:
-            yield Finding("cancelled_unasked", "is cancelled and nobody asked for it", row.id)
+            yield Finding("cancelled_unasked", "is cancelled without a request", row.id)
         if row.state == "failed" and not _is_expected(order, row):
             yield Finding("failed", f"failed with {row.error_code}, which its order does not explain", row.id)
     for job_id in rows.keys() - known:
@@ -201,7 +201,7 @@ def _consistent(row: JobRow, messages: Sequence[Message]) -> Iterator[Finding]:
         yield Finding("callback_unsigned", "a callback whose signature is wrong", row.id)
     ends = {(message.status, message.attempt_id) for message in messages}
     if len(ends) > row.round:
-        yield Finding("callback_contradiction", f"callbacks tell different ends: {sorted(ends)}", row.id)
+        yield Finding("callback_contradiction", f"callbacks report different ends: {sorted(ends)}", row.id)
     elif messages and row.round == 1:
         names_attempt = row.state == "completed" and not any(message.is_long for message in messages)
         expected = (row.state, (row.result_attempt or "") if names_attempt else "")

@@ -16,7 +16,7 @@ class Proxies:
         self._child = children.start(
             "proxy", *command, *(f"{name}={target}" for name, target in targets.items()), talks=True
         )
-        self._ports: dict[str, int] = {name: int(port) for name, port in self._child.hear().items()}
+        self._ports: dict[str, int] = {name: int(port) for name, port in self._child.receive().items()}
 
     def port(self, name: str) -> int:
         return self._ports[name]

@@ -38,7 +38,7 @@ class CallbackReceiver:
         )
         assert self._child.process.stdin is not None
         self._child.process.stdin.write(json.dumps(self._secrets).encode() + b"\n")
-        self._child.hear()
+        self._child.receive()
 
     def kill(self) -> None:
         if self._child is not None:

@@ -102,7 +102,7 @@ def compare_runs(
             yield from _compare(order, row, is_explained=row.id in failed)
     if not forgotten:
         for run_id in sorted(rows.keys() - known - set(scheduled)):
-            yield Finding("unknown_run", "is in the database, and no client knows it", run_id)
+            yield Finding("unknown_run", "is in the database, and in no client's ledger", run_id)
 
 
 def _compare(order: RunOrder, row: RunRow, *, is_explained: bool) -> Iterator[Finding]:
@@ -162,7 +162,7 @@ def compare_run_messages(
     if not forgotten:
         for run_id, found in arrived.items():
             yield Finding(
-                "run_callback_unknown", f"{len(found)} callbacks of a run that nobody started", run_id
+                "run_callback_unknown", f"{len(found)} callbacks of a run that no client started", run_id
             )
 
 

@@ -182,7 +182,7 @@ def _fates(
         if firing.run and firing.end_state == "failed" and firing.run not in failed_runs:
             yield Finding("scheduled_run_failed", f"{where} failed, which no fault explains", firing.run)
         if row is not None and row.state == "cancelled" and plan.overlap != "cancel_previous":
-            yield Finding("cancelled_unasked", f"{where} is cancelled and nobody asked for it", row.id)
+            yield Finding("cancelled_unasked", f"{where} is cancelled without a request", row.id)
         if firing.outcome == STARTED and not firing.end_state:
             yield Finding("firing_not_over", f"{where} has no end after the drain", firing.job)
 

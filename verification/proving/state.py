@@ -380,7 +380,7 @@ class State:
 
     def collect_garbage(self) -> None:
         """Remove from the store what the sweeps would remove within two days: abandoned uploads and objects
-        that no row knows. Raises StoreError."""
+        that no row names. Raises StoreError."""
         ports = self.ports()
         store, later = ports.artifact_store, ports.clock.now() + 2 * UNKNOWN_TIME
         most = Artifact.objects.count()

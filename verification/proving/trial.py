@@ -301,7 +301,7 @@ class Trial:
         file.write_text(json.dumps(plan))
         command = [sys.executable, "-m", "verification.proving.load", str(file)]
         self.load = self.children.start("load", *command, talks=True)
-        self.load.hear()
+        self.load.receive()
         file.unlink()  # the file contains keys
 
     def start_standby(self) -> OwnPostgresql:

@@ -124,7 +124,7 @@ class Files:
             yield f"file: job {job.id} is completed without a result"
 
     def _judge_store(self, rows: dict[str, Artifact]) -> Iterator[str]:
-        """After the removal of objects that no row knows, rows and objects agree."""
+        """After the removal of objects that no row names, rows and objects agree."""
         ports = self._world.true_ports()
         store, now = ports.artifact_store, ports.clock.now()
         remove_unknown(list(store.objects()), store, now + 2 * UNKNOWN_TIME)
@@ -133,4 +133,4 @@ class Files:
         for key, row in known.items():
             if row.state == Artifact.State.STORED and stored.get(key) != row.bytes:
                 yield f"file: artifact {row.pk} of {row.bytes} bytes: the store has {stored.get(key)}"
-        yield from (f"file: no row knows the object {key}" for key in sorted(stored.keys() - known.keys()))
+        yield from (f"file: no row names the object {key}" for key in sorted(stored.keys() - known.keys()))

@@ -82,7 +82,7 @@ class GpuServer:
         self.refused_fences: list[str] = []
         self.up = False
         self.fails = True
-        """Whether runs fail if their payload says so."""
+        """Whether runs fail on request of their payload."""
         self.wrong_files: list[str] = []
         self.only_here_known: Callable[[RunRecord], bool] = lambda ran: False
         """Returns True if worker, database and Redis have all lost the run."""

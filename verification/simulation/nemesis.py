@@ -151,11 +151,11 @@ class Nemesis(ArtifactFaults, CallbackFaults, StoreFaults, VersionFaults, Workfl
     def _random_process(self) -> Process:
         """Return mostly a worker, which has the most to lose; if none is alive, an idle process."""
         world = self._world
-        everybody = [process for process in world.processes() if process.alive]
+        alive = [process for process in world.processes() if process.alive]
         workers = [role.process for role in world.workers if role.process.alive]
         if workers and self._chance.random() < 0.7:
             return self._chance.choice(workers)
-        return self._chance.choice(everybody or [world.web.process])
+        return self._chance.choice(alive or [world.web.process])
 
     def _start_successor(self, process: Process) -> None:
         world = self._world

@@ -90,12 +90,14 @@ class QuotaChecks:
             )
         self._check_figures(f"the next job of tenant {tenant}", tenant, explanation, ledger)
 
-    def _check_figures(self, who: str, tenant: int, explanation: Explanation, ledger: QuotaLedger) -> None:
+    def _check_figures(
+        self, subject: str, tenant: int, explanation: Explanation, ledger: QuotaLedger
+    ) -> None:
         for evidence in (reason.evidence for reason in explanation.reasons if reason.code == "quota"):
             limit, used = evidence.get("limit_gpu_seconds"), evidence.get("used_gpu_seconds", 0.0)
             real = ledger.used.get(tenant, 0.0)
             if limit != ledger.limits.get(tenant) or abs(used - real) > ROUNDED:
                 self._broken.append(
-                    f"explained: {who} has used {used} of {limit} GPU-seconds by the explanation, but really"
-                    f" {real:.2f} of {ledger.limits.get(tenant)}"
+                    f"explained: {subject} has used {used} of {limit} GPU-seconds by the explanation, but "
+                    f"really {real:.2f} of {ledger.limits.get(tenant)}"
                 )

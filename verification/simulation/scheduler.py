@@ -166,8 +166,8 @@ class Scheduler:
         self._push(at, fiber, fiber.turn)
         self._hub.switch()
 
-    def note(self, who: str, what: str) -> None:
-        self.history.append((self.now, who, what))
+    def note(self, actor: str, what: str) -> None:
+        self.history.append((self.now, actor, what))
 
     # -- the hub ---------------------------------------------------------------------------------------
 

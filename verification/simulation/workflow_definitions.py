@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 NEVER = "never"
-"""A signal that nobody sends."""
+"""A signal that is never sent."""
 WAITS = "waits"
 """A sub-workflow that waits for it."""
 

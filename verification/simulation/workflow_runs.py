@@ -89,7 +89,7 @@ class WorkflowRuns:
         world.advancers.change_definition = self._change_definition
 
     def heal(self) -> None:
-        """From now on nobody disturbs the runs; waits are answered."""
+        """End the disturbances of runs; from now on waits are answered."""
         self._is_calm = True
         if self.orders:
             self._people.are_calm = True

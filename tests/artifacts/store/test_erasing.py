@@ -88,7 +88,7 @@ def test_a_put_that_was_signed_before_does_not_bring_the_bytes_back(stage: Stage
     assert not has_bytes(stage, get)
     later = now + UNKNOWN_TIME + timedelta(hours=1)
     assert remove_unknown(list(stage.store.objects()), stage.store, later).removed == 1, "nothing is left"
-    # a PUT that began before the removal ended after it: its object is of no use to one who knows the hash
+    # a PUT that began before the removal ended after it: a client that has only the hash gets no object
     stage.store.write(row.key, len(DATA), [DATA])
     again = promise(Wanted(7, SHA, len(DATA)), stage.store, now + timedelta(minutes=1))
     assert again.upload is not None

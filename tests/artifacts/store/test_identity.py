@@ -293,7 +293,7 @@ def test_a_process_that_looks_while_another_one_begins_is_not_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_who_loses_the_first_race_takes_its_own_file_away(tmp_path: Path, is_own: bool) -> None:
+def test_the_loser_of_the_first_race_removes_its_own_file(tmp_path: Path, is_own: bool) -> None:
     class Raced(MemoryRecord):
         def write(self, folder_id: str) -> str:
             return super().write(OURS)

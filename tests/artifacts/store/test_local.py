@@ -221,7 +221,7 @@ def test_a_sender_that_stops_is_refused(local_stage: Stage, store: LocalStore, s
     wait_for(lambda: files(store) == [])
 
 
-def test_what_a_killed_process_left_is_dropped(store: LocalStore) -> None:
+def test_files_of_a_killed_process_are_dropped(store: LocalStore) -> None:
     from datetime import UTC, datetime, timedelta
 
     receiver = store.receive(KEY, len(DATA))

@@ -141,7 +141,7 @@ def test_a_part_has_one_writer_also_where_the_one_before_ends_meanwhile(
         store.receive_part(KEY, upload.upload, 1, 100)
 
 
-def test_a_second_request_for_a_part_is_told_when_to_try_again(local_stage: Stage) -> None:
+def test_a_second_request_for_a_part_gets_a_retry_after(local_stage: Stage) -> None:
     store = local_stage.store
     assert isinstance(store, LocalStore)
     store.part_bytes = killed_uploads.PART_BYTES
@@ -335,7 +335,7 @@ def test_a_process_may_be_killed_between_any_two_steps(tmp_path: Path) -> None:
         assert files(store) == [OBJECT], step
 
 
-def test_what_is_abandoned_while_a_part_arrives_leaves_nothing(store: LocalStore) -> None:
+def test_an_upload_abandoned_while_a_part_arrives_leaves_nothing(store: LocalStore) -> None:
     upload = begun(store, 2)
     with store.receive_part(KEY, upload.upload, 1, 100) as receiver:
         receiver.add(DATA[:50])

@@ -90,7 +90,7 @@ def test_an_object_has_as_many_parts_as_s3_takes(store: S3Store, answers: Stubbe
 
 
 @pytest.mark.parametrize(("size", "expected"), [(10, [8, 2]), (80, [8] * 10), (90, [9] * 10), (81, [9] * 9)])
-def test_what_the_dispatcher_writes_itself_has_no_more_parts_either(
+def test_objects_written_by_the_dispatcher_keep_the_limit_of_parts(
     monkeypatch: pytest.MonkeyPatch, size: int, expected: list[int]
 ) -> None:
     for name, value in (("MAX_PARTS", 10), ("CHUNK_BYTES", 1)):

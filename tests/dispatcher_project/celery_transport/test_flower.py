@@ -58,7 +58,7 @@ class Flower:
         return f"Basic {b64encode(password.encode()).decode()}"
 
     def ask(self, path: str, *, password: str = PASSWORD, method: str = "GET") -> tuple[int, str]:
-        """Status (0: nobody there yet) and body. password: empty for none."""
+        """Status (0: no connection yet) and body. password: empty for none."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/{FLOWER_PREFIX}{path}",
             data=b"" if method == "POST" else None,
@@ -179,13 +179,13 @@ def test_the_bare_prefix_redirects_and_needs_the_password(flower: Flower) -> Non
     """What up.json calls flower_url. The answer itself is looked at, not where it leads."""
     connection = HTTPConnection("127.0.0.1", flower.port, timeout=60)
     answers = {}
-    for name, headers in (("nobody", {}), ("who knows it", {"Authorization": flower.login()})):
+    for name, headers in (("without a login", {}), ("with the login", {"Authorization": flower.login()})):
         connection.request("GET", f"/{FLOWER_PREFIX}", headers=headers)
         answer = connection.getresponse()
         answer.read()
         answers[name] = (answer.status, answer.getheader("Location"))
     connection.close()
-    assert answers == {"nobody": (401, None), "who knows it": (302, f"/{FLOWER_PREFIX}/")}
+    assert answers == {"without a login": (401, None), "with the login": (302, f"/{FLOWER_PREFIX}/")}
     assert flower.ask("")[0] == 200, "followed"
     assert flower.ask("/nowhere")[0] == 404
 
@@ -205,13 +205,13 @@ def test_flower_shows_tasks_with_their_jobs_also_after_its_broker_died(
     wait_for(lambda: flower.tasks().get("J1", {}).get("state") == "SUCCESS", what="its end")
     assert "'outcome': 'completed'" in flower.tasks()["J1"]["result"]
 
-    def knows_the_queue() -> bool:
+    def shows_the_queue() -> bool:
         # asked again each time: Flower's question may have come before the worker listened
         assert flower.ask("/api/workers?refresh=1")[0] == 200
         return "gpu.zimg" in flower.ask("/broker")[1]
 
     # the broker is reached over its unix socket, by our transport
-    wait_for(knows_the_queue, what="the queue")
+    wait_for(shows_the_queue, what="the queue")
 
     server.kill()
     server.start()

@@ -44,6 +44,6 @@ def test_a_stop_ends_the_wait_for_the_next_process(
 
 def test_a_process_without_predecessor_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PIPE_VARIABLE, raising=False)
-    nobody = Predecessor()
-    nobody.tell_ready()
-    assert not nobody
+    absent = Predecessor()
+    absent.tell_ready()
+    assert not absent

@@ -118,7 +118,7 @@ def test_a_retry_waits_no_longer_than_it_may(world: QueueWorld, terminal: Termin
 
 def test_an_unclear_or_unconfirmed_command_changes_nothing(world: QueueWorld, terminal: Terminal) -> None:
     fail(world)
-    assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
+    assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "no terminal to answer from"
     assert "give job ids, a filter" in terminal("dlq", "dismiss").said
     assert "not both" in terminal("dlq", "retry", "X", "--model", "m").said
     assert "ids are for retry" in terminal("dlq", "list", "X").said

@@ -1,4 +1,4 @@
-"""`index`: which key layout is in use, who knows another one, the switch by hand; also `top` and `doctor`."""
+"""`index`: the key layout in use, processes with another one, the switch by hand; also `top` and `doctor`."""
 
 from __future__ import annotations
 

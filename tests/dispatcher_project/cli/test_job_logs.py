@@ -40,7 +40,7 @@ def test_the_lines_are_printed_without_commands_for_the_terminal(job: Job) -> No
 
 
 def test_json_lines_are_those_of_the_api_and_following_ends_with_the_job(job: Job) -> None:
-    end_job(job.id, tell=False)
+    end_job(job.id, announce=False)
     lines = [json.loads(line) for line in job_command("logs", job.id, "--json", "--follow")]
     assert [line["id"] for line in lines] == ["2.1", "2.2", "3.1"]
 

@@ -1,4 +1,4 @@
-"""`top`: what it tells, in text and JSON, also while parts are away."""
+"""`top`: its output in text and JSON, also while parts are away."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: QueueWorld, 
     assert Job.objects.get(id=waiting.id).state == "queued"
 
 
-def test_without_redis_it_shows_what_the_database_knows(world: QueueWorld, terminal: Terminal) -> None:
+def test_without_redis_it_shows_the_rows_of_the_database(world: QueueWorld, terminal: Terminal) -> None:
     world.server()
     world.job()
     world.claim()

@@ -64,7 +64,7 @@ def test_the_same_key_means_the_same_job(terminal: Terminal, job: Job) -> None:
         (("--priority", "12"), "/priority: Must be at most 9"),
     ],
 )
-def test_what_does_not_fit_is_one_line(
+def test_values_that_do_not_fit_are_an_error_in_one_line(
     terminal: Terminal, job: Job, options: tuple[str, ...], text: str
 ) -> None:
     run = terminal("rerun", job.id, *options)

@@ -439,7 +439,7 @@ def test_a_workflow_of_several_tenants_needs_a_name(terminal: Terminal, file: st
     )
 
 
-def test_what_has_a_name_stays_with_its_tenant(terminal: Terminal, file: str, tmp_path: Path) -> None:
+def test_named_objects_stay_with_their_tenant(terminal: Terminal, file: str, tmp_path: Path) -> None:
     make_tenant("other")
     terminal("workflow", "put", file, "--tenant", "other")
     assert terminal("workflow", "put", file).said == "choice v1 has this content already, of other\n"
@@ -456,7 +456,7 @@ def test_what_has_a_name_stays_with_its_tenant(terminal: Terminal, file: str, tm
     assert missing == "there is no schedule often of the tenant operator; --tenant names another: other"
 
 
-def test_what_commands_change_is_audited(terminal: Terminal, world: QueueWorld, file: str) -> None:
+def test_changes_by_commands_are_audited(terminal: Terminal, world: QueueWorld, file: str) -> None:
     run_id = started(world, terminal, file)
     terminal("run", run_id, "--cancel")
     advance(world)

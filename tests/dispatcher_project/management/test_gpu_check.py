@@ -1,4 +1,4 @@
-"""The check of a GPU: without one it says so, and on the CPU it goes the same way."""
+"""The check of a GPU: without one it reports that, and on the CPU it runs the same steps."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_the_data_dir_option_is_removed_for_a_commands_parser(given: list[str], 
     assert without_data_dir(given) == left
 
 
-def test_a_command_of_django_takes_the_folder_that_its_parser_does_not_know(folder: DataFolder) -> None:
+def test_a_command_of_django_takes_the_data_folder_option(folder: DataFolder) -> None:
     environment = {
         "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.test",
         "DATABASE_URL": "sqlite://:memory:",

@@ -53,7 +53,7 @@ def test_a_full_disk_only_loses_lines(tmp_path: Path, monkeypatch: pytest.Monkey
         log.write(b"12345678\n")
         log.write(b"87654321\n")
     missing = f"(18 bytes are missing: the disk of {tmp_path} is full)"
-    assert log.tail(5) == ["first", missing], "a program that could not start tells why"
+    assert log.tail(5) == ["first", missing], "a program that could not start logs the reason"
     log.write(b"last\n")
     log.close()
     text = (tmp_path / "web.log").read_text()

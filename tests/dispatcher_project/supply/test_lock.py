@@ -81,7 +81,7 @@ def test_every_pin_has_hashes_and_no_index_is_named() -> None:
     assert "--index" not in text
 
 
-def test_what_is_installed_is_what_is_pinned() -> None:
+def test_installed_versions_equal_the_pinned_versions() -> None:
     for name, pin in PINS.items():
         try:
             assert distribution(name).version == pin.version, name
@@ -95,7 +95,7 @@ def test_what_is_installed_is_what_is_pinned() -> None:
     Pin("a", "1", extras=frozenset({"dev", "supply"}), hashes=("sha256:aa",)),
     Pin("a", "1", "os_name == 'a' or os_name == 'b'", frozenset({"dev"}), ("sha256:aa",)),
 ])  # fmt: skip
-def test_what_is_written_is_read_back(pin: Pin) -> None:
+def test_a_written_lock_is_read_back(pin: Pin) -> None:
     assert list(read_pins("# head\n" + lock._entry(pin) + lock._entry(Pin("z", "2")))) == [pin, Pin("z", "2")]
 
 
@@ -120,7 +120,7 @@ for name in output:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One whose lock has a merge conflict, and a stand-in for uv that knows a newer version."""
+    """A project whose lock has a merge conflict, and a stand-in for uv that has a newer version."""
     (tmp_path / "pyproject.toml").write_text(
         '[project]\ndependencies = ["a"]\n[project.optional-dependencies]\ndev = ["b"]\n'
     )

@@ -38,5 +38,5 @@ from tests.support.database_errors import of_postgresql, of_sqlite, refused
         (of_postgresql(InterfaceError, "54000"), Fault.OUTAGE),
     ],
 )
-def test_the_cause_of_an_error_is_told_by_its_driver(error: Error, fault: Fault) -> None:
+def test_the_cause_of_an_error_is_read_from_its_driver(error: Error, fault: Fault) -> None:
     assert fault_of(error) is fault

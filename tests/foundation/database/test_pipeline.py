@@ -117,7 +117,7 @@ def test_a_pipelined_transaction_that_is_to_be_rolled_back_does_not_commit(job: 
     assert stored() == []
 
 
-def test_what_waits_for_the_commit_runs_after_it(job: Job) -> None:
+def test_work_that_waits_for_the_commit_runs_after_it(job: Job) -> None:
     seen: list[int] = []
     insert_pipelined(job, 1, then=lambda: transaction.on_commit(lambda: seen.extend(stored())))
     assert seen == [1]

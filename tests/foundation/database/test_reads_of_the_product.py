@@ -29,7 +29,7 @@ def reads() -> Iterator[tuple[str, Read]]:
 
 
 def test_the_database_accepts_every_read() -> None:
-    """It parses them, knows all columns, functions and types, and plans them."""
+    """The database parses them, finds all columns, functions and types, and plans them."""
     found = dict(reads())
     assert len(found) > 100
     for name, read in found.items():

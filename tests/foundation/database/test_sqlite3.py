@@ -33,7 +33,7 @@ class VirtualClock:
         return self.now
 
     def at(self, seconds: float, event: Callable[[], None]) -> None:
-        """It happens while somebody sleeps, `seconds` from now."""
+        """It happens during a sleep, `seconds` from now."""
         self._events.append((self.now + seconds - 1e-9, event))
 
     def sleep(self, seconds: float) -> None:
@@ -234,17 +234,17 @@ def test_a_writer_is_seen_by_the_others_from_its_first_pause_until_it_begins(
     writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, other = holder_of(path), WaitingWriters(str(path))
-    nobody_waits = []
+    is_empty = []
 
     def pause(_: float) -> None:
-        nobody_waits.append(other._is_empty())
-        if len(nobody_waits) == 2:
+        is_empty.append(other._is_empty())
+        if len(is_empty) == 2:
             holder.execute("COMMIT")
 
     monkeypatch.setattr(base.time, "sleep", pause)
     writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
-    nobody_waits.append(other._is_empty())
-    assert nobody_waits == [False, False, True]
+    is_empty.append(other._is_empty())
+    assert is_empty == [False, False, True]
     other.close()
     holder.close()
 

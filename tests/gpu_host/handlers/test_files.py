@@ -60,7 +60,7 @@ def test_an_empty_input_is_read_and_cached(store, tmp_path) -> None:
         assert new_run(tmp_path, name).path(url).read_bytes() == b""
 
 
-def test_what_is_cached_is_not_given_out_without_a_valid_signature(store, tmp_path) -> None:
+def test_a_cached_file_is_not_returned_without_a_valid_signature(store, tmp_path) -> None:
     url = put(store, b"a secret picture")
     new_run(tmp_path, "1").path(url)
     forged = new_run(tmp_path, "2")

@@ -93,7 +93,7 @@ def test_a_server_runs_as_many_jobs_as_its_slots_and_can_be_cancelled(box: Box) 
         wait_for(lambda: len(box.notes("hung up")) == 3)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-    assert gpu.spawned == 1, "nobody was killed for it"
+    assert gpu.spawned == 1, "no process was killed for it"
 
 
 def test_a_server_that_died_is_restarted(box: Box) -> None:

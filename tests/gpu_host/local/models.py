@@ -195,7 +195,7 @@ class Wild:
     def echo(self, payload: Any, ctx: RunContext) -> Any:
         return os.getpid()
 
-    def tells(self, payload: Any, ctx: RunContext) -> Any:
+    def reports(self, payload: Any, ctx: RunContext) -> Any:
         ctx.report(0.5)
         ctx.log("half", step=1)
         ctx.partial("tok")

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_host.local.telemetry import ProcessMeter
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux tells it")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc of Linux")
 BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"
 
 

@@ -140,7 +140,7 @@ OF_ONE_USER = pytest.mark.parametrize(
     indirect=True,
     scope="module",
 )
-"""For what the worker reads from the pipe: the reader is the same whoever wrote."""
+"""For frames that the worker reads from the pipe: the reader is the same for all users."""
 
 
 @pytest.fixture(scope="module", params=WHO)

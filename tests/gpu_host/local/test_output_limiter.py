@@ -40,7 +40,7 @@ def test_lines_beyond_the_rate_are_counted():
 
 
 @pytest.mark.parametrize("values", ["text", 5, None, {"lines": []}])
-def test_what_is_no_list_has_no_lines(values):
+def test_a_value_that_is_not_a_list_has_no_lines(values):
     assert OutputLimiter().admit_lines(values, 1.0) == []
 
 

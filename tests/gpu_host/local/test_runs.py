@@ -32,7 +32,7 @@ from tests.support.waiting import wait_for
 
 
 def test_a_run_returns_its_result_and_its_events(bench: Bench):
-    order = bench.order("wild", {"do": "tells"})
+    order = bench.order("wild", {"do": "reports"})
     job, attempt, folder = bench.begin(order).end()
     assert (job, attempt) == (order.job, order.attempt)
     assert (Path(folder) / "image.png").read_bytes() == b"png"
@@ -255,7 +255,7 @@ Event().wait()
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of the parent")
 def test_a_warden_that_model_code_stopped_ends_with_its_killed_worker():
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, MODELS], stdout=subprocess.PIPE, text=True
@@ -267,7 +267,7 @@ def test_a_warden_that_model_code_stopped_ends_with_its_killed_worker():
     wait_for(lambda: not session_pids(warden))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of the parent")
 def test_a_model_process_ends_with_its_killed_warden_whatever_its_worker_does():
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, MODELS], stdout=subprocess.PIPE, text=True

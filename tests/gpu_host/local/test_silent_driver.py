@@ -87,7 +87,7 @@ def test_a_cancel_does_not_wait_for_the_lock():
         assert not woken.is_alive()
         other = threading.Timer(0.2, lambda: notify_waiters(lock))
         other.start()
-        assert lock.wait(SOON), "who waits hears of it where the lock is free"
+        assert lock.wait(SOON), "a wait returns once the lock is free"
 
 
 def test_the_gpu_reports_the_reason_takes_no_job_and_recovers(box: Box):

@@ -108,7 +108,7 @@ def test_runs_end_even_if_callbacks_raise(bench: Bench, tmp_path):
         log_event=full,
     )
     try:
-        assert gpu.run(bench.order("wild", {"do": "tells"}), Abort())
+        assert gpu.run(bench.order("wild", {"do": "reports"}), Abort())
         with pytest.raises(ProcessDied):
             gpu.run(bench.order("wild", {"do": "crashes"}), Abort())
         assert gpu.run(bench.order("wild", {"do": "garbage"}), Abort()) == "clean"
@@ -133,7 +133,7 @@ def test_callbacks_are_called_without_the_lock(bench: Bench, tmp_path):
 
     gpu = LocalGpu([MODELS], gauge=RamGauge(), environment={}, output_root=tmp_path, on_event=look)
     try:
-        gpu.run(bench.order("wild", {"do": "tells"}), Abort())
+        gpu.run(bench.order("wild", {"do": "reports"}), Abort())
         assert free == [True] * 4
     finally:
         gpu.stop()

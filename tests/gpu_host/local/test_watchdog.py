@@ -244,4 +244,4 @@ def test_without_a_gpu_a_silent_run_on_a_busy_cpu_is_not_killed():
     ward.cpu = None
     for _ in range(20):
         ward.look(30.0)
-    assert ward.patient.stopped == [], "nobody can say"
+    assert ward.patient.stopped == [], "the end is unknown"

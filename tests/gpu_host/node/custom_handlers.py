@@ -47,7 +47,7 @@ def exits(payload: Any) -> Any:
 
 
 def says(payload: Any, ctx: RunContext) -> Any:
-    """Uses every output of a run and leaves a file; fails if its payload says so."""
+    """Uses every output of a run and leaves a file; fails on request of its payload."""
     ctx.log("half\ndone", step=1)
     ctx.report(0.5)
     ctx.partial("tok")

@@ -147,7 +147,7 @@ def test_a_draining_node_lets_its_runs_end_and_their_results_be_fetched(start):
     assert node.dispatch({}).status == 503
     assert node.direct({}).status == 503
     wait_for(lambda: node.health()["active_jobs"] == 0)
-    assert not drained.done(), "nobody has fetched the result yet"
+    assert not drained.done(), "the result has not been fetched yet"
     assert node.ask("GET", f"/status/{run}").body["status"] == "success"
     assert drained.result() is True
 

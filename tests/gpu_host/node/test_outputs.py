@@ -113,7 +113,7 @@ def test_a_saved_file_is_promised_sent_and_named(start, store, monkeypatch, fail
     assert store.stored[-1] == data
 
 
-def test_what_the_store_has_is_not_sent(start, store) -> None:
+def test_a_file_that_the_store_has_is_not_sent(start, store) -> None:
     store.exists = True
     assert dispatch(start(handler=SAVES), store)["result"] == {"file": {"$artifact": "ART"}}
     assert store.stored == []
@@ -155,7 +155,7 @@ def saved(monkeypatch: pytest.MonkeyPatch, *, away_seconds: float) -> tuple[Any,
 
     def request(*_: Any) -> Any:
         if now[0] < away_seconds:
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("connection refused")
         return outputs._Answer(200, b'{"id": "ART", "exists": true}', may_repeat=False)
 
     def wait(seconds: float) -> None:
@@ -174,7 +174,7 @@ def test_a_store_may_be_away_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> No
     value, pauses = saved(monkeypatch, away_seconds=55.0)
     assert value == {"$artifact": "ART"}
     assert max(pauses) == LONGEST_PAUSE_SECONDS
-    with pytest.raises(OutputNotStored, match="nobody listens"):
+    with pytest.raises(OutputNotStored, match="connection refused"):
         saved(monkeypatch, away_seconds=100.0)
 
 

@@ -150,7 +150,7 @@ def test_the_demo_fleet_avoids_a_taken_port_and_returns_to_its_registered_ports(
         assert not any(f":{port}/" in endpoint for endpoint in starts[0])
 
         def comes_back() -> bool:
-            """Unless somebody took one of its ports meanwhile: then it goes to others, and back to those."""
+            """Another program may have taken one of its ports meanwhile: a later start has them again."""
             starts.append(serve(port - 1))
             return starts[-1] == starts[-2]
 
@@ -159,7 +159,7 @@ def test_the_demo_fleet_avoids_a_taken_port_and_returns_to_its_registered_ports(
 
 def test_the_demo_fleet_ends_with_its_parent(tmp_path):
     if sys.platform != "linux":
-        pytest.skip("the kernel tells children only on Linux")
+        pytest.skip("the kernel signals children only on Linux")
     ready = tmp_path / "ready.json"
     parent = start(
         "-c",

@@ -208,7 +208,7 @@ def test_an_address_that_the_dispatcher_cannot_reach_is_refused():
         own_address("127.0.0.1", 9000, "box-0")
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_options_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     config = NodeConfig(handlers={"a": SIMULATOR, "b": SIMULATOR})
     with pytest.raises(ConfigError, match=KEY_VARIABLE):

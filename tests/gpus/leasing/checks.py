@@ -26,7 +26,7 @@ class Checks:
     """So many lines of a tenant are named in the orders of their models."""
 
     @invariant()
-    def slots_are_what_they_should_be(self) -> None:
+    def slots_match_their_leases(self) -> None:
         seen = {
             view.slot: (view.state, view.job_id, view.attempt_id, view.warm_model, view.follower_id)
             for server in SERVERS
@@ -49,7 +49,7 @@ class Checks:
         assert all(slot.state == "leased" for slot in self.model.slots.values() if slot.follower)
 
     @invariant()
-    def indexes_tell_the_truth(self) -> None:
+    def indexes_match_the_tickets(self) -> None:
         found = Index(self.rig)
         turn: dict[str, dict[str, float]] = defaultdict(dict)
         heads: dict[str, dict[str, float]] = defaultdict(dict)
@@ -100,7 +100,7 @@ class Checks:
         assert self.rig.client.hgetall(self.rig.prefix + "held") == self.model.holders
 
     @invariant()
-    def nobody_is_forgotten(self) -> None:
+    def no_tenant_is_forgotten(self) -> None:
         """Which tenants wait, how much each runs, and that no limit is exceeded. The job of a dropped
         follower waits again."""
         client, prefix = self.rig.client, self.rig.prefix

@@ -17,7 +17,7 @@ SECONDS = (None, 0.0, 0.25, 1.0, 1.0, 3.5, 20.0)
 
 
 class LeaseSteps:
-    """seen: every lease that somebody was given, the last one last. lost: followers that were dropped."""
+    """seen: every lease that was granted, the last one last. lost: followers that were dropped."""
 
     rig: Rig
     model: PlainLeases

@@ -27,7 +27,7 @@ class PlainFollowers(PlainServers):
         self.apply_max_running(tenant, self.running(tenant))
 
     def _heed_max_running(self, tenant: str) -> None:
-        """A limit is looked at where somebody waits."""
+        """A limit is checked where a ticket waits."""
         if any(waiting.tenant == tenant for waiting in self.line.values()):
             self.apply_max_running(tenant, self.running(tenant))
 

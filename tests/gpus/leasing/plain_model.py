@@ -157,12 +157,12 @@ class PlainLeases(PlainFollowers):
             slot.state, slot.since_us = "quarantined", self.now
             return None
         if real > 0:
-            for who in (lease.tenant, None):
-                mean = self.means.get((lease.model, who), real)
-                if who is not None and (lease.model, who) in self.unended:
-                    self.unended.discard((lease.model, who))
+            for key_tenant in (lease.tenant, None):
+                mean = self.means.get((lease.model, key_tenant), real)
+                if key_tenant is not None and (lease.model, key_tenant) in self.unended:
+                    self.unended.discard((lease.model, key_tenant))
                     mean = max(mean, real)
-                self.means[lease.model, who] = mean + NEWEST_COUNTS * (real - mean)
+                self.means[lease.model, key_tenant] = mean + NEWEST_COUNTS * (real - mean)
         return self._hand_on(slot, worker, following, warm, begun)
 
     def _hand_on(

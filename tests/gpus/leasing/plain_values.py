@@ -12,7 +12,7 @@ LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
 NEAR_US, NEAR_SLOTS = 2_000_000, 16
 LAG_SECONDS, LAG_JOBS = 600, 8
 Warm = Sequence[str] | None
-"""Models that are loaded where the asker says so; None: it does not, the slot knows the last one."""
+"""Models that the caller reports as loaded; None: without a report, the slot's last model counts."""
 
 
 @dataclass

@@ -239,7 +239,7 @@ def test_a_restored_lease_counts_in_either_order(rig: Rig, pushed_first: bool) -
     assert rig.must_claim().job_id == "new"
 
 
-def test_a_wiped_index_knows_of_no_lease(rig: Rig) -> None:
+def test_a_wiped_index_has_no_leases(rig: Rig) -> None:
     rig.server(slots=4)
     rig.tenant("a", most=1)
     rig.push("a1", "a2", tenant="a")

@@ -117,7 +117,7 @@ def test_one_wrong_clock_of_three_is_reported_and_ignored(which: str, by: float)
         clocks.redis = by
     else:
         clocks.database = by
-    assert clocks.error == 0.0  # before anybody was asked
+    assert clocks.error == 0.0  # before the first comparison
     clocks.wait(30.0)
     report = clocks.shared.fresh_report()
     assert clocks.error == 0.0

@@ -181,7 +181,7 @@ def test_an_index_gates_calls_advance_the_fleets_time(wall: Wall) -> None:
     assert swept_seconds == pytest.approx(36.0, abs=4.0), "a tenth less, because the clock was set back"
 
 
-def test_a_rebuild_begins_after_the_latest_start_that_the_database_knows(wall: Wall) -> None:
+def test_a_rebuild_begins_after_the_latest_start_in_the_database(wall: Wall) -> None:
     wall.server()
     wall.push("j1")
     before = wall.must_claim()

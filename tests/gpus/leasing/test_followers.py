@@ -138,7 +138,7 @@ def test_the_previous_end_still_waits_for_its_commit(rig: Rig) -> None:
     assert not rig.leases.is_held(holder.ref)
 
 
-def test_a_follower_may_begin_before_redis_knows(rig: Rig) -> None:
+def test_a_follower_may_begin_before_its_holder_is_released(rig: Rig) -> None:
     """Its start is committed by then, so its lease must be visible."""
     holder, follower = followed(rig)
     assert rig.leases.is_held(follower.ref)
@@ -179,7 +179,7 @@ def test_a_release_begins_the_follower_of_a_tenant_at_its_limit(rig: Rig) -> Non
     assert rig.release(holder, next_attempt_id="next") == follower
 
 
-def test_a_worker_with_another_wish_gets_another_ticket(rig: Rig) -> None:
+def test_a_release_for_another_attempt_gets_another_ticket(rig: Rig) -> None:
     """The index was rebuilt, or the reply of reserve was lost."""
     holder, _ = followed(rig)
     following = rig.release(holder, next_attempt_id="another")

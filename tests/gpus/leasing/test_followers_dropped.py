@@ -105,7 +105,7 @@ def test_followed_is_refused_for_an_end(rig: Rig) -> None:
 
 
 def test_giving_back_a_follower_can_rest_the_server(rig: Rig) -> None:
-    """Its worker knows before the index that it is off."""
+    """Its worker reads the switch before the index has it."""
     holder, follower = followed(rig)
     rig.release(follower, "free", rest_seconds=2)
     assert reserve(rig, holder, "another") is None

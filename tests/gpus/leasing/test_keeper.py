@@ -1,4 +1,4 @@
-"""The keeper renews leases, reports lost ones, and knows when each was confirmed."""
+"""The keeper renews leases, reports lost ones, and keeps the time of each confirmation."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_lost_lease_is_reported_once_and_has_no_age(bench: Bench) -> None:
     assert bench.keeper.held() == 0
 
 
-def test_a_settling_end_that_is_gone_is_nobodys_loss(bench: Bench) -> None:
+def test_a_settling_end_that_is_gone_is_not_reported_as_lost(bench: Bench) -> None:
     bench.keeper.add(a_lease(1))
     bench.keeper.mark_ending(a_lease(1).ref)
     bench.main.lost = [a_lease(1).ref]

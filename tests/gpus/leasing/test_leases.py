@@ -23,7 +23,7 @@ def test_a_claim_gives_a_slot_and_a_ticket_or_neither(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("priority", range(1, 10))
-def test_a_lease_knows_the_priority_of_its_ticket(rig: Rig, priority: int) -> None:
+def test_a_lease_has_the_priority_of_its_ticket(rig: Rig, priority: int) -> None:
     rig.server()
     rig.push("j1", priority=priority)
     assert rig.must_claim().priority == priority

@@ -94,7 +94,7 @@ def test_a_running_job_finishes_and_its_retry_is_parked(rig: Rig) -> None:
     assert rig.in_line("a1")
 
 
-def test_no_push_of_a_paused_tenant_forecasts_a_lease_or_wakes_anybody(rig: Rig) -> None:
+def test_a_push_of_a_paused_tenant_forecasts_no_lease_and_sends_no_wake(rig: Rig) -> None:
     rig.server(slots=4)
     rig.leases.set_paused_tenants(POOL, ["a"])
     pushed = rig.leases.push(POOL, [rig.ticket("a1", tenant="a"), rig.ticket("b1", tenant="b")])

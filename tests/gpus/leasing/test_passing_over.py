@@ -51,7 +51,7 @@ def test_a_head_is_skipped_eight_times_at_most(rig: Rig) -> None:
 
 
 def test_a_skipped_tickets_mark_is_deleted_with_it(rig: Rig) -> None:
-    """A job that comes again under its id is as patient as a new one."""
+    """A job pushed again under its id has the patience of a new one."""
     rig.server(models=("flux", "zimg"))
     for _ in range(2):
         rig.push("f", model="flux")

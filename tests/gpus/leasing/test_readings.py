@@ -27,7 +27,7 @@ def whole_reading() -> dict[str, Any]:
     return measure(MachineMeter(), lambda: WHOLE, warm=["flux"], ram_mb=700)
 
 
-def test_what_a_worker_measures_is_left_as_it_is() -> None:
+def test_readings_of_a_worker_are_not_changed() -> None:
     reading = whole_reading()
     reading["gpu"]["throttled"] = list(reading["gpu"]["throttled"])
     assert clean_reading(reading) == reading
@@ -50,7 +50,7 @@ def test_a_number_that_cannot_be_is_left_out(value: Any) -> None:
 
 
 @pytest.mark.parametrize("reading", [None, 7, "text", [], [{}] * 10_000, math.nan])
-def test_what_is_no_object_is_an_empty_reading(reading: Any) -> None:
+def test_a_value_that_is_not_an_object_is_an_empty_reading(reading: Any) -> None:
     assert clean_reading(reading) == {}
 
 

@@ -26,7 +26,7 @@ def test_a_live_attempt_of_the_database_gets_its_slot_back_for_a_full_lease_time
     assert rig.states() == ["leased", "free"]
     view = rig.leases.slots("s1")[0]
     assert (view.attempt_id, view.expires_in_seconds) == ("att", 15.0)
-    assert rig.leases.renew("whoever", [database_lease()], []) == []
+    assert rig.leases.renew("another-worker", [database_lease()], []) == []
     assert rig.leases.renew("another", [database_lease()], []) == [database_lease().ref]
 
 

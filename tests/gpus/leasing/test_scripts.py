@@ -97,7 +97,7 @@ def test_an_include_returns_a_table_of_its_exports(path: Path) -> None:
     used = set(re.findall(rf"\b{path.stem.capitalize()}\.(\w+)", "".join((*others, GREETING, FUNCTION))))
     assert used <= exported_names(text)
     if path.stem not in ("keys", "call"):
-        assert used == exported_names(text), "nobody uses some of it"
+        assert used == exported_names(text), "an export that no script uses"
 
 
 def test_an_include_that_is_missing_or_without_a_comment_is_refused(folder: Path) -> None:
@@ -271,7 +271,7 @@ def test_versions_that_work_side_by_side_each_have_their_library(tmp_path: Path)
 
 
 def test_a_server_that_is_not_there_makes_leasing_unavailable(tmp_path: Path) -> None:
-    leases = RedisLeases(connect(f"unix://{tmp_path}/nobody.sock"), "main")
+    leases = RedisLeases(connect(f"unix://{tmp_path}/missing.sock"), "main")
     with pytest.raises(LeasingUnavailable, match="does not answer"):
         leases.fill()
     with pytest.raises(LeasingUnavailable, match="does not answer"):

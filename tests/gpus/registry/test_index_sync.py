@@ -48,7 +48,7 @@ def test_a_paused_models_jobs_wait_while_others_run(rig: Rig) -> None:
     assert rig.must_claim().job_id == "z1"
     assert rig.release(running, next_attempt_id="next") is None, "the slot is not handed on to what is paused"
     rig.leases.confirm_ends([running.ref])
-    assert (rig.claim(), counts(rig.leases.fill())) == (None, {}), "nobody is woken for nothing"
+    assert (rig.claim(), counts(rig.leases.fill())) == (None, {}), "no wake without work"
     assert rig.in_line("f2")
 
 
@@ -129,12 +129,12 @@ def test_a_models_pause_is_written_to_its_fleet_only(rig: Rig, fleet: str) -> No
 def test_a_server_removed_during_its_write_is_not_left_in_the_index(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = rig.leases.configure_server
+    configure_server = rig.leases.configure_server
 
     def removed_first(spec: Any) -> Any:
         Server.objects.filter(name=spec.name).delete()
         rig.leases.forget_server(spec.name)
-        return tell(spec)
+        return configure_server(spec)
 
     monkeypatch.setattr(rig.leases, "configure_server", removed_first)
     pause(rig, Pause.Kind.SYSTEM)
@@ -167,12 +167,12 @@ def test_a_server_registered_during_its_removal_stays(rig: Rig, monkeypatch: pyt
 def test_a_server_registered_while_a_removed_one_is_forgotten_stays(
     rig: Rig, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = rig.leases.configure_server
+    configure_server = rig.leases.configure_server
 
     def removed_first(spec: Any) -> Any:
-        monkeypatch.setattr(rig.leases, "configure_server", tell)
+        monkeypatch.setattr(rig.leases, "configure_server", configure_server)
         Server.objects.filter(name=spec.name).delete()
-        return tell(spec)
+        return configure_server(spec)
 
     register_first(rig, monkeypatch)
     monkeypatch.setattr(rig.leases, "configure_server", removed_first)

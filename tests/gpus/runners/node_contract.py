@@ -279,7 +279,7 @@ class NodeContract:
 
     @staticmethod
     def _until_known(bench: Bench, end: Any) -> None:
-        """A poll may meet the moment of the restart itself; the next one knows."""
+        """A poll may meet the moment of the restart itself; the next one finds the run gone."""
         try:
             end.result()
         except PollFailed as failure:

@@ -118,7 +118,7 @@ def test_a_stream_that_breaks_lost_the_server_and_leaves_no_doubt(server: LlmSer
     with pytest.raises(ServerLost) as raised:
         ask.run()
     assert not raised.value.suspect, "the run ended with its connection"
-    assert raised.value.unfinished, "and yet nobody knows how"
+    assert raised.value.unfinished, "its end is unknown"
     assert ask.text == "".join(WORDS[:2])
 
 
@@ -168,7 +168,7 @@ def test_a_stream_ends_at_its_limit(server: LlmServer, kind: str, trouble: dict[
         server.does.words = WORDS
     with pytest.raises(RunTimedOut):
         streamed(server, kind, max_run_seconds=0.3, max_response_bytes=10**9).run()
-    assert server.hung_up.wait(30), "the server hears of it"
+    assert server.hung_up.wait(30), "the server sees the hang-up"
 
 
 @pytest.mark.parametrize("kind", KINDS)

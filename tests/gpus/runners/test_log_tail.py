@@ -122,7 +122,7 @@ def test_a_huge_log_is_read_from_a_whole_line_on() -> None:
 
 
 @pytest.mark.parametrize("logs", [None, 5, {"a": 1}, [None, 5, [], {"text": 3}], [["x"]]])
-def test_what_is_no_log_has_no_lines(logs: Any) -> None:
+def test_an_answer_that_is_not_a_log_has_no_lines(logs: Any) -> None:
     assert texts(LogTail(), logs) == []
 
 

@@ -57,7 +57,7 @@ def test_each_status_has_its_cost(status, error):
     [(401, False, Verdict.SERVER), (407, False, Verdict.SERVER), (403, True, Verdict.EITHER)],
 )
 def test_refused_credentials_are_the_operators_matter(status: int, counts: bool, blames: Verdict) -> None:
-    """A 403 may be about one payload alone: it is no reason to shut the server for everybody."""
+    """A 403 may be about one payload alone: it is no reason to close the server for all jobs."""
     error = error_of(Response(status, {}, b'{"error": "no such token"}'), now=NOW)
     assert (error.code, error.counts, error.blames) == ("credentials_refused", counts, blames)
     assert error.retryable

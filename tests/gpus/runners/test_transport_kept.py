@@ -124,7 +124,7 @@ def test_idle_connections_are_bounded(transport, pool, serve):
     assert pool.take(origin) is None
 
 
-def test_a_server_that_wants_to_close_is_let_go(transport, serve):
+def test_a_connection_is_closed_when_the_server_asks_for_it(transport, serve):
     def script(visit):
         visit.read_request()
         visit.answer(head="Connection: close\r\n")

@@ -46,11 +46,11 @@ def plan_of(sql: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", [ApiKey.Kind.TENANT, ApiKey.Kind.OPERATOR])
 def test_a_rare_state_is_found_among_many_artifacts_by_an_index(kind: ApiKey.Kind) -> None:
-    who = account("acme", kind)
-    make_artifacts(who.tenant, STORED, state="stored")
-    make_artifacts(who.tenant, 2, state="promised")
+    sender = account("acme", kind)
+    make_artifacts(sender.tenant, STORED, state="stored")
+    make_artifacts(sender.tenant, 2, state="promised")
     with CaptureQueriesContext(connection) as queries:
-        assert len(who.client.get(f"{URL}?state=promised").json()["results"]) == 2
+        assert len(sender.client.get(f"{URL}?state=promised").json()["results"]) == 2
     (listed,) = [query["sql"] for query in queries if 'FROM "artifacts_artifact"' in query["sql"]]
     plan = plan_of(listed)
     index = "artifact_state_idx" if kind == ApiKey.Kind.OPERATOR else "artifact_tenant_state_idx"

@@ -54,21 +54,21 @@ def limit(settings: Any, **limits: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
 
 
-def promise(who: Account, data: bytes, **more: Any) -> Any:
-    return who.client.post(URL, {"bytes": len(data), "sha256": sha(data), **more}, format="json")
+def promise(sender: Account, data: bytes, **more: Any) -> Any:
+    return sender.client.post(URL, {"bytes": len(data), "sha256": sha(data), **more}, format="json")
 
 
-def upload(who: Account, store: Store, data: bytes, **more: Any) -> str:
+def upload(sender: Account, store: Store, data: bytes, **more: Any) -> str:
     """The id of an artifact whose bytes are in the store."""
-    answer = promise(who, data, **more)
+    answer = promise(sender, data, **more)
     assert answer.status_code in (200, 201), answer.content
     artifact_id: str = answer.json()["id"]
     store.write(Artifact.objects.get(pk=artifact_id).key, len(data), [data])
     return artifact_id
 
 
-def submit(who: Account, payload: Any, **more: Any) -> Any:
-    return who.client.post(SUBMIT, {"model": "zimg", "payload": payload, **more}, format="json")
+def submit(sender: Account, payload: Any, **more: Any) -> Any:
+    return sender.client.post(SUBMIT, {"model": "zimg", "payload": payload, **more}, format="json")
 
 
 # -- promise ------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_the_type_is_recognised_from_the_bytes_never_from_the_name(acme: Account
     assert types == ["image/png", "application/octet-stream"]
 
 
-def test_what_is_not_uploaded_cannot_be_read(acme: Account) -> None:
+def test_an_artifact_that_is_not_uploaded_cannot_be_read(acme: Account) -> None:
     artifact_id = promise(acme, PNG).json()["id"]
     answer = acme.client.get(f"{URL}/{artifact_id}")
     assert (answer.status_code, answer.json()["code"]) == (409, "artifact_not_uploaded")
@@ -665,8 +665,8 @@ def test_a_jobs_data_is_erased_and_its_hashes_stay(acme: Account, zimg: ModelCon
     assert (row.sha256, row.state) == (sha(b"1"), "gone")
 
 
-def ended_job(who: Account, payload: Any) -> str:
-    job_id: str = submit(who, payload).json()["job_id"]
+def ended_job(sender: Account, payload: Any) -> str:
+    job_id: str = submit(sender, payload).json()["job_id"]
     Job.objects.filter(pk=job_id).update(state=JobState.FAILED.value, finished_at=datetime.now(UTC))
     return job_id
 

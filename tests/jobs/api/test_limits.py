@@ -127,7 +127,9 @@ def test_a_repeated_batch_retries_only_temporary_refusals(acme: Account, zimg: M
 # -- rate --------------------------------------------------------------------------------------
 
 
-def test_a_tenant_above_its_rate_is_told_its_limit(acme: Account, other: Account, zimg: ModelConfig) -> None:
+def test_a_tenant_above_its_rate_gets_its_limit_in_the_error(
+    acme: Account, other: Account, zimg: ModelConfig
+) -> None:
     limit(acme, submits_per_second=0.5, submit_burst=2)
     first = submit(acme)
     assert first["RateLimit-Policy"] == '"submits";q=2;w=4'

@@ -1,4 +1,4 @@
-"""GET /queue/jobs/{id}/logs: the lines, and who reads them."""
+"""GET /queue/jobs/{id}/logs: the lines, and the roles that may read them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_bad_query_is_refused(operator: Account, job: Job, query: str) -> None
     assert get(operator, job, f"?{query}").status_code == 400
 
 
-# -- who reads what ------------------------------------------------------------------------------------
+# -- access by role -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("setting", "found"), [

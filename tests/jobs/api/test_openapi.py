@@ -29,7 +29,7 @@ EXAMPLES = int(os.environ.get("FUZZ_CASES", "1"))
 ITEM_BY_ITEM = ("submit_batch",)
 """A batch is accepted with wrong items in it: each gets its own problem."""
 FRAMING = ("Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Expect", "Host")
-"""Headers of HTTP itself: with a wrong one the web server answers, and the app never hears of the request."""
+"""Headers of HTTP itself: the web server refuses a wrong one, and the app never gets the request."""
 
 
 def document(client: APIClient) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _try_out(operation: Any, *, headers: dict[str, str]) -> None:
         positive_data_acceptance,
     )
 
-    # a schema can't tell a registered model or a valid cursor: 400 and 422 are correct then
+    # a schema has no registered models or valid cursors: 400 and 422 are correct then
     # tests/jobs/api/test_access.py sends each route a request without a key, once
     excluded = [positive_data_acceptance, ignored_auth]
     if operation.definition.raw["operationId"] in ITEM_BY_ITEM:

@@ -1,4 +1,4 @@
-"""Progress, output so far, timings and payload of a job, and who reads them."""
+"""Progress, output so far, timings and payload of a job, and the roles that may read them."""
 
 from __future__ import annotations
 

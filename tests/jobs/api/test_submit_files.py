@@ -63,8 +63,8 @@ def data_uri(data: bytes, media_type: str = "image/png") -> str:
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
-def submit(who: Account, payload: Any, **more: Any) -> Any:
-    return who.client.post(SUBMIT, {"model": "zimg", "payload": payload}, format="json", **more)
+def submit(sender: Account, payload: Any, **more: Any) -> Any:
+    return sender.client.post(SUBMIT, {"model": "zimg", "payload": payload}, format="json", **more)
 
 
 def test_files_are_refused_where_several_hosts_use_one_folder(acme: Account) -> None:
@@ -89,16 +89,16 @@ def part(name: str, data: bytes | str, *, filename: str | None = None, kind: str
 END = f"--{BOUNDARY}--\r\n".encode()
 
 
-def send(who: Account, body: bytes, **more: Any) -> Any:
-    return who.client.generic(
+def send(sender: Account, body: bytes, **more: Any) -> Any:
+    return sender.client.generic(
         "POST", SUBMIT, body, content_type=f"multipart/form-data; boundary={BOUNDARY}", **more
     )
 
 
-def form(who: Account, payload: Any, files: Mapping[str, bytes], **more: Any) -> Any:
+def form(sender: Account, payload: Any, files: Mapping[str, bytes], **more: Any) -> Any:
     job = part("job", json.dumps({"model": "zimg", "payload": payload}))
     parts = [part(name, data, filename=f"{name}.bin") for name, data in files.items()]
-    return send(who, job + b"".join(parts) + END, **more)
+    return send(sender, job + b"".join(parts) + END, **more)
 
 
 def bytes_of(store: Store, artifact_id: str) -> bytes:

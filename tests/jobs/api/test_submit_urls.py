@@ -124,17 +124,17 @@ def site(
         yield site
 
 
-def post(web: Web, who: Account, body: Any, path: str = SUBMIT, **headers: str) -> requests.Response:
+def post(web: Web, sender: Account, body: Any, path: str = SUBMIT, **headers: str) -> requests.Response:
     return requests.post(
         web.url + path,
         json=body,
-        headers={"Authorization": f"Bearer {who.key}", **headers},
+        headers={"Authorization": f"Bearer {sender.key}", **headers},
         timeout=60,
     )
 
 
-def submit(web: Web, who: Account, payload: Any, **headers: str) -> requests.Response:
-    return post(web, who, {"model": "zimg", "payload": payload}, **headers)
+def submit(web: Web, sender: Account, payload: Any, **headers: str) -> requests.Response:
+    return post(web, sender, {"model": "zimg", "payload": payload}, **headers)
 
 
 def refusal(answer: requests.Response) -> tuple[int, str, str]:

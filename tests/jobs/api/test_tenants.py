@@ -148,14 +148,14 @@ def test_a_tenant_reads_and_changes_no_rules(acme: Account) -> None:
 def test_tenants_are_listed_by_name_page_by_page(operator: Account) -> None:
     for name in ("zeta", "beta", "delta"):
         Tenant.objects.create(name=name, weight=2.0)
-    everybody = sorted(Tenant.objects.values_list("name", flat=True))
+    names = sorted(Tenant.objects.values_list("name", flat=True))
     address, seen = "/api/v1/admin/tenants?limit=2", []
     while address:
         page = operator.client.get(address).json()
         assert 1 <= len(page["results"]) <= 2
         seen += [one["tenant"] for one in page["results"]]
         address = page["next"]
-    assert seen == everybody
+    assert seen == names
     (beta,) = [one for one in operator.client.get(LIST).json()["results"] if one["tenant"] == "beta"]
     assert beta == {**NEW, "tenant": "beta", "weight": 2.0}
     assert beta == operator.client.get(f"{LIST}/beta").json()

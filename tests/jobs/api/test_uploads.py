@@ -47,11 +47,11 @@ def bounds(settings: Any) -> Callable[..., None]:
     return change
 
 
-@pytest.mark.parametrize("who", ["nobody", "a wrong token", "a token", "a key", "a form"])
-def test_silent_clients_block_no_thread(web: Web, tenant: Account, sockets: Sockets, who: str) -> None:
+@pytest.mark.parametrize("sender", ["no client", "a wrong token", "a token", "a key", "a form"])
+def test_silent_clients_block_no_thread(web: Web, tenant: Account, sockets: Sockets, sender: str) -> None:
     for _ in range(WSGI_THREADS + 4):
-        match who:
-            case "nobody":
+        match sender:
+            case "no client":
                 sockets.begin(BATCH, LONG)
             case "a wrong token":
                 sockets.begin(callback(), LONG, X_Callback_Token="x.y")

@@ -1,4 +1,4 @@
-"""/me and /usage: a tenant sees its own; an operator any tenant's; nobody another's."""
+"""/me and /usage: a tenant sees only its own usage, an operator that of any tenant."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_bad_questions_are_refused_by_name(acme: Account, parameters: dict[str, 
 
 
 @pytest.mark.database
-def test_a_key_learns_what_it_may_do(acme: Account, world: ApiWorld) -> None:
+def test_me_returns_the_rights_of_a_key(acme: Account, world: ApiWorld) -> None:
     make_model("zimg", payload_schema={"type": "object"}, result_schema={"type": "array"})
     make_model("flux")
     Tenant.objects.filter(pk=acme.tenant.pk).update(

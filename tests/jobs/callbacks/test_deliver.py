@@ -117,10 +117,10 @@ def test_a_receiver_that_is_away_is_tried_again(receiver: Receiver, send: Send) 
 @pytest.mark.database
 def test_two_deliverers_at_once_send_once(receiver: Receiver, send: Send) -> None:
     sent = send(receiver.url)
-    everybody, outcomes = threading.Barrier(6), []
+    barrier, outcomes = threading.Barrier(6), []
 
     def one() -> None:
-        everybody.wait()
+        barrier.wait()
         outcomes.append(deliver(sent.callback.id, now=NOW))
         connection.close()
 
@@ -275,14 +275,14 @@ def test_taking_a_message_locks_no_row_but_its_own(receiver: Receiver, send: Sen
         assert delivering._read_due([sent.callback.id], next_at=NOW)
         done = []
 
-        def somebody_else() -> None:
+        def other_client() -> None:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute("SELECT 1 FROM jobs_job FOR UPDATE NOWAIT")
                 cursor.execute("SELECT 1 FROM jobs_tenant FOR UPDATE NOWAIT")
                 done.append(cursor.fetchall())
             connection.close()
 
-        thread = threading.Thread(target=somebody_else)
+        thread = threading.Thread(target=other_client)
         thread.start()
         thread.join()
     assert done == [[(1,)]]

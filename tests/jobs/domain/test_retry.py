@@ -225,7 +225,7 @@ def test_zero_disables_the_limit_of_equal_failures():
     assert decide(RunFailed("a"), standing, never).job is JobState.RETRYING
 
 
-def test_the_error_says_who_cancelled():
+def test_the_error_names_the_canceller():
     client = decide(RunCancelled(), AttemptHistory(cancel_requested=True))
     operator = decide(RunCancelled(), AttemptHistory(cancel_requested=True, cancelled_by_operator=True))
     assert (client.job, client.error_code) == (JobState.CANCELLED, "cancelled")

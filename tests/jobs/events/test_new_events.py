@@ -43,7 +43,7 @@ def test_only_events_that_a_listener_lacks_are_read(tenant: Account) -> None:
 
 def test_a_read_is_bounded_and_the_rest_follows(tenant: Account) -> None:
     long, short = busy_job(tenant, 7), busy_job(tenant, 1)
-    end_job(long.id, tell=False)
+    end_job(long.id, announce=False)
     cursors, read, reads = {long.id: 0, short.id: 0}, 0, []
     while True:
         news = read_new_events(cursors, 10)

@@ -106,7 +106,7 @@ def test_the_hub_passes_announcements_to_pulses(
             while not hub.is_subscribed:
                 await asyncio.sleep(0.01)
             assert not pulse.is_set()
-            await asyncio.to_thread(Announcer(valkey.url), ["some-job-that-nobody-watches"])
+            await asyncio.to_thread(Announcer(valkey.url), ["a-job-without-watchers"])
             await pulse.wait()
         assert hub._pulses == set()
         await hub.close()

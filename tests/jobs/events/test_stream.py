@@ -114,7 +114,7 @@ def test_a_lost_announcement_costs_a_poll(
     lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
     wait_for(lambda: web.gateway.hub.watched == 1)
     assert not web.gateway.hub.is_subscribed
-    end_job(job.id, tell=False)
+    end_job(job.id, announce=False)
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
 
 

@@ -33,7 +33,7 @@ OVER, GOES_ON = TimeSlice(0.0, -1e9), TimeSlice(1e9, 0.0)
 
 
 class HandWriter:
-    """Commits when the test says so, or with `at_once` before the slot's thread takes its next step.
+    """Commits on the test's call, or with `at_once` before the slot's thread takes its next step.
     gathered: of each write, whether others were expected with it."""
 
     def __init__(self, after_commit: AfterCommit, latest_writes: LatestWrites) -> None:

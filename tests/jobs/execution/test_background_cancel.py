@@ -88,7 +88,7 @@ def test_a_request_without_an_answer_is_proven_over_by_the_models_limit_alone() 
     assert outcome.evidence == "the model's run limit has passed"
 
 
-def test_a_run_that_its_server_does_not_know_is_not_read_for_ever() -> None:
+def test_a_run_that_is_unknown_to_its_server_is_not_polled_for_ever() -> None:
     bench = bench_of(Read(Finished(1), cancels=[False] * 3))
     bench.evidence = "the server does not run it"
 

@@ -66,7 +66,7 @@ def test_a_stale_ticket_is_given_back_and_the_next_one_runs(harness, moved):
     assert (hands.slot(), hands.waiting(), hands.worker.completion.keeper.held()) == ("free", 0, 0)
 
 
-# -- a slot that the database knows as taken ------------------------------------------------------------
+# -- a slot that is taken in the database ---------------------------------------------------------------
 
 
 def test_a_slot_with_another_live_attempt_is_quarantined_and_the_job_stays_queued(harness):

@@ -95,7 +95,7 @@ def test_lines_beyond_the_rate_are_counted_where_they_are_missing() -> None:
     assert buffer.lines[10]["left_out"] == 15
 
 
-def test_what_was_left_out_before_is_counted_too() -> None:
+def test_lines_left_out_before_are_counted_too() -> None:
     buffer = Buffer()
     buffer.log.add(LogPart([lines_left_out(7), LogLine("log", "x")]))
     buffer.log.add(LogPart([lines_left_out(1)]))

@@ -133,7 +133,7 @@ def test_rows_of_jobs_that_left_the_queue_are_dropped(line: Line) -> None:
     jobs = line.jobs(8)
     line.look()
     assert line.take(*jobs[:3]) == [True] * 3
-    del line.leases.line[:4]  # the fourth went to somebody else
+    del line.leases.line[:4]  # the fourth went to another worker
     line.look()
     assert line.take(*jobs[3:8]) == [False, True, True, True, True]
 

@@ -279,7 +279,7 @@ def test_uploads_of_parallel_attempts_count_together_until_they_are_artifacts_or
 
 
 def test_content_that_was_promised_with_fewer_bytes_takes_its_own_room(harness, running, settings) -> None:
-    """Its length is known at the promise as its sender says, and its hash does not tell."""
+    """At the promise its length is the sender's claim, and its hash gives no length."""
     settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=100)
     job, attempt = running
     now = harness.ports.clock.now()

@@ -46,4 +46,4 @@ def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch: pytest.M
     worker.nudge(["mine"])
     assert not worker.nudged.is_set(), "its echo"
     worker.nudge(["mine"])
-    assert worker.nudged.is_set(), "somebody else's"
+    assert worker.nudged.is_set(), "another process's"

@@ -64,7 +64,7 @@ def test_a_long_job_is_a_task_of_its_own(hands: Hands) -> None:
 
 
 def test_only_an_end_whose_slot_has_a_next_job_waits_to_be_written_with_others(harness) -> None:
-    """With that one's start; an idle slot's end is waited for by its client alone."""
+    """With the next job's start; only the client waits for an idle slot's end."""
     hands = by_hand(harness)
     hands.gpu.seconds = 0.1
     first, second = hands.submit(), hands.submit()

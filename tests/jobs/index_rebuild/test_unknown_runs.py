@@ -1,4 +1,4 @@
-"""A rebuilt index quarantines a slot for each run that only its server knows."""
+"""A rebuilt index quarantines a slot for each run that only its server has."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def forget(tenant: Tenant) -> None:
             cursor.execute(statement)
 
 
-def test_the_id_of_a_tenant_that_a_restored_database_does_not_know_never_comes_again() -> None:
+def test_the_id_of_a_tenant_missing_in_a_restored_database_is_never_given_again() -> None:
     former = Tenant.objects.create(name="former")
     former_id = former.pk
     forget(former)

@@ -1,4 +1,4 @@
-"""Progress and partial output of running jobs, as their events tell them."""
+"""Progress and partial output of running jobs, read from their events."""
 
 from __future__ import annotations
 

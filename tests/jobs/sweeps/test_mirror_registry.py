@@ -144,13 +144,13 @@ def test_a_slot_proven_free_before_its_quarantine_is_written_to_redis_stays_free
         at=world.clock.now(),
         run_limit_seconds=60,
     )
-    tell = world.leases.quarantine
+    quarantine = world.leases.quarantine
 
     def prove_first(slot: str, attempt_id: str, *, pool: str = "") -> bool:
         if row := QuarantinedSlot.objects.filter(freed_at=None).first():
             close_quarantine(row, at=world.clock.now(), evidence="the server does not run it")
             world.leases.free_slot(slot)
-        return tell(slot, attempt_id, pool=pool)
+        return quarantine(slot, attempt_id, pool=pool)
 
     monkeypatch.setattr(world.leases, "quarantine", prove_first)
     sweep(world)

@@ -1,4 +1,4 @@
-"""The sweeps `unused_artifacts` and `unknown_objects`: what nobody uses goes, and nothing else."""
+"""The sweeps `unused_artifacts` and `unknown_objects`: unused objects are removed, and no others."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_many_objects_are_removed_in_few_statements(ports: Ports) -> None:
 
 
 @pytest.mark.database
-def test_what_a_batch_has_no_time_for_is_due_at_once(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_left_over_by_a_batch_are_due_at_once(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     long_ago = ports.clock.now() - timedelta(hours=2)
     rows = [make_artifact(ports, b"%d" % number, tombstoned_at=long_ago) for number in range(3)]
     with monkeypatch.context() as patch:

@@ -385,7 +385,7 @@ def test_a_late_end_of_a_round_that_an_operator_reopened_changes_nothing() -> No
 
 
 @pytest.mark.database
-def test_of_two_operators_who_rerun_a_job_one_opens_a_round() -> None:
+def test_two_concurrent_reruns_of_a_job_open_one_round() -> None:
     job = make_job(max_retries=0)
     _, attempt_id = start(job)
     transitions.end_attempt(end(job, attempt_id, Ending(BadInput("no"))))

@@ -70,7 +70,7 @@ class ForkedRun:
         if not session.items or (
             session.testsfailed and not self._config.option.continue_on_collection_errors
         ):
-            return None  # pytest's own loop says so
+            return None  # as in pytest's own loop
         _refuse_threads()
         self._session = session
         self._plan = Plan(units(session.items), scenarios_at_once=max(1, self._processes // 2))
@@ -199,7 +199,7 @@ class ForkedRun:
 
 
 def _refuse_threads() -> None:
-    """A fork takes no thread along, and locks that one holds stay locked."""
+    """A fork takes no thread along, and locks that a thread holds stay locked."""
     threads = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
     if threads:
         names = ", ".join(threads)

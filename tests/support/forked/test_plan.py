@@ -86,7 +86,7 @@ def test_a_worker_stays_in_its_folder_and_then_goes_where_most_is_left() -> None
     assert [plan.take("gw1"), plan.take("gw1"), plan.take("gw1")] == [*few, None]
 
 
-def test_what_a_dead_worker_leaves_goes_to_the_next_one() -> None:
+def test_the_tests_of_a_dead_worker_go_to_the_next_one() -> None:
     first, second = others("o", 4, 1)
     plan = Plan([first, second], scenarios_at_once=1)
     assert plan.take("gw0") == first

@@ -205,7 +205,7 @@ def test_workers_end_with_the_run(
         assert _workers(tmp_path, "ended") == set()
 
 
-def test_a_run_ends_at_its_first_failure_if_told_to(tmp_path: Path) -> None:
+def test_a_run_ends_at_its_first_failure_with_the_option_for_it(tmp_path: Path) -> None:
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(f"def test_fails():\n    assert 0\n{_WAITING}")
     output, _ = (process := _started(tmp_path, "--maxfail=1")).communicate()
@@ -251,7 +251,7 @@ def test_a_plugin_that_breaks_ends_the_run_with_its_traceback(tmp_path: Path) ->
 
 
 def test_threads_of_the_parent_are_refused(tmp_path: Path) -> None:
-    """A lock that one holds at the fork stays locked in the worker."""
+    """A lock that a thread holds at the fork stays locked in the worker."""
     (tmp_path / "test_it.py").write_text(
         "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(20,), name='ticker', daemon=True).start()\n"

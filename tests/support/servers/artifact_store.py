@@ -42,7 +42,7 @@ def serving_store(store: Callable[[], LocalStore | None]) -> Iterator[str]:
 
 
 def http_only(application: Any) -> Any:
-    """The application with ASGI's lifespan, which only the web process's own application knows."""
+    """The application with ASGI's lifespan, which only the web process's own application has."""
 
     async def begin(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan":

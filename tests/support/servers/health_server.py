@@ -1,4 +1,4 @@
-"""A real HTTP server whose `/health` says what a test wants; it keeps the headers it was asked with."""
+"""A real HTTP server whose `/health` answer a test sets; it keeps the headers of the requests."""
 
 from __future__ import annotations
 

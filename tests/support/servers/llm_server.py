@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def handle(self) -> None:
-        with contextlib.suppress(ConnectionError):  # of who hung up
+        with contextlib.suppress(ConnectionError):  # of a client that hung up
             super().handle()
 
     def do_GET(self) -> None:

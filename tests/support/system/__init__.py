@@ -1,1 +1,1 @@
-"""A whole dispatcher in processes of its own, and who looks at it from outside."""
+"""A whole dispatcher in processes of its own, and tools that look at it from outside."""

@@ -1,4 +1,4 @@
-"""A client of the dispatcher as anybody would write one: HTTP and JSON."""
+"""A client of the dispatcher without its client library: HTTP and JSON."""
 
 from __future__ import annotations
 

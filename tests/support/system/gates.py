@@ -1,4 +1,4 @@
-"""A GPU model whose runs end when the test says so: it holds a job in the middle for as long as it looks."""
+"""A GPU model whose runs end at a signal of the test, which can so hold a job in the middle."""
 
 from __future__ import annotations
 

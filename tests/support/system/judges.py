@@ -19,7 +19,7 @@ from tests.support.system.running import System
 
 
 class Judge:
-    """blocker: pytest-django's, who otherwise lets no test near a database that is not the test's."""
+    """blocker: pytest-django's; it keeps tests from other databases than the test's."""
 
     def __init__(self, system: System, blocker: DjangoDbBlocker) -> None:
         self._system = system

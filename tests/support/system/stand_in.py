@@ -3,7 +3,7 @@
 Orders are JSON in the list ``orders``: {"reports": [...], "seconds": n, "until": key, "deaf": true,
 "shows": job id}; `until` runs until that key is there. What the worker was asked goes to the list ``calls``.
 For tests of what surrounds it: queues, events, the ordered stop. Its heart beats twice a second, so that
-nobody waits long for a beat; STAND_IN_LAST_SECONDS shortens what interrupted runs get.
+a test does not wait long for a beat; STAND_IN_LAST_SECONDS shortens what interrupted runs get.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 def test_a_child_answers_each_order(children):
     child = children.start("echo", sys.executable, "-c", ECHO, talks=True)
-    assert child.hear() == {}
+    assert child.receive() == {}
     assert child.ask(do="this", count=2) == {"do": "this", "count": 2}
     assert children.pids() == {"echo": child.pid}
 
@@ -35,9 +35,9 @@ def test_a_child_answers_each_order(children):
 def test_a_child_that_exits_or_does_not_answer_raises(children):
     gone = children.start("gone", sys.executable, "-c", "pass", talks=True)
     with pytest.raises(NoReply, match="gone ended"):
-        gone.hear()
+        gone.receive()
     deaf = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
-    deaf.hear()
+    deaf.receive()
     deaf.answer_seconds = 0.2
     with pytest.raises(NoReply, match="deaf does not answer"):
         deaf.ask(do="this")
@@ -45,14 +45,14 @@ def test_a_child_that_exits_or_does_not_answer_raises(children):
 
 def test_a_child_that_does_not_stop_is_killed(children):
     child = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
-    child.hear()
+    child.receive()
     child.stop(0.1)
     assert child.process.returncode == -signal.SIGKILL
 
 
 def test_a_stopped_child_is_continued_and_ended(children):
     child = children.start("echo", sys.executable, "-c", ECHO, talks=True)
-    child.hear()
+    child.receive()
     child.send(signal.SIGSTOP)
     child.stop(10.0)
     assert child.process.returncode == -signal.SIGTERM

@@ -35,7 +35,7 @@ def test_a_lost_job_is_found():
     assert kinds(judge.compare_ledger_with_rows([made.order()], {})) == ["lost"]
 
 
-def test_a_job_that_no_client_knows_is_found():
+def test_a_job_that_is_in_no_clients_ledger_is_found():
     assert ledger(made.order(), made.row(), made.row(id="job-2")) == ["unknown_job"]
 
 

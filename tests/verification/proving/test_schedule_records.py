@@ -150,7 +150,7 @@ def test_a_ledger_is_read() -> None:
     assert refused.problem == "refused"
 
 
-def test_a_trial_has_each_policy_and_knows_the_due_times() -> None:
+def test_a_trial_has_each_policy_and_its_due_times() -> None:
     planned = planned_schedules(prefix="p", tenants=["ada", "bob"], shortest=10.0)
     assert {one.overlap for one in planned} == set(Overlap)
     assert {one.catch_up for one in planned} == set(CatchUp)

@@ -28,7 +28,7 @@ def seen(*, video_began: float, video_waits: int | None) -> bool:
 @pytest.mark.parametrize(
     ("video_began", "video_waits", "well"),
     [(102.0, 3, True), (99.0, 3, False), (99.0, 0, True), (99.0, None, False)],
-    ids=["a run begins everywhere", "one pool stands", "nobody waits there", "the database does not say"],
+    ids=["a run begins everywhere", "one pool stands", "no job waits there", "the database does not say"],
 )
 def test_runs_must_begin_in_every_pool_with_waiting_jobs(
     video_began: float, video_waits: int | None, well: bool
@@ -48,7 +48,7 @@ def test_runs_must_begin_in_every_pool_with_waiting_jobs(
     ids=[
         "a call came",
         "too early to tell",
-        "nobody is owed one",
+        "no callback is due",
         "one is owed",
         "the database does not say",
     ],

@@ -29,8 +29,8 @@ MIGRATED = "MIGRATED_DATABASE"
 
 class Player:
     """The process, as used by a test. without: mechanisms to remove; faults: empty for all. It plays until a
-    law breaks, or the one that `law` begins, or until the cost `until` occurs; tells: return the steps of the
-    last seed."""
+    law breaks, or the one that `law` begins, or until the cost `until` occurs; with_steps: return the steps
+    of the last seed."""
 
     def __init__(self, process: Popen[str]) -> None:
         self._process = process
@@ -46,7 +46,7 @@ class Player:
         faults_each: int = 12,
         law: str = "",
         until: str = "",
-        tells: bool = False,
+        with_steps: bool = False,
         runs: int = 0,
         schedules: int = 0,
         edited: int = 0,
@@ -56,7 +56,7 @@ class Player:
             "mechanisms": [name for name in without.split(",") if name],
             "faults": [name for name in faults.split(",") if name],
             "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "law": law,
-            "until": until, "tells": tells, "runs": runs,
+            "until": until, "with_steps": with_steps, "runs": runs,
             "schedules": schedules, "edited": edited, "files": files,
         }  # fmt: skip
         assert self._process.stdin is not None
@@ -143,7 +143,7 @@ def _play(
     faults_each: int,
     law: str,
     until: str,
-    tells: bool,
+    with_steps: bool,
     runs: int,
     schedules: int,
     edited: int,
@@ -157,7 +157,7 @@ def _play(
         jobs=jobs,
         faults=faults_each,
         names=tuple(faults),
-        keeps_history=tells,
+        keeps_history=with_steps,
         runs=runs,
         schedules=schedules,
         edited=edited,
@@ -174,7 +174,11 @@ def _play(
             broken += [f"{law} (seed {verdict.seed})" for law in verdict.broken]
             played += 1
             cost.update(verdict.cost)
-            steps = [f"{at:10.4f} {who:<12} {what}" for at, who, what in verdict.history] if tells else []
+            steps = (
+                [f"{at:10.4f} {actor:<12} {what}" for at, actor, what in verdict.history]
+                if with_steps
+                else []
+            )
     return {"broken": broken, "played": played, "cost": cost, "steps": steps}
 
 

@@ -99,7 +99,7 @@ def test_a_stopped_poll_is_no_excuse() -> None:
     (True, True, False),
     (False, False, False),
 ])  # fmt: skip
-def test_a_run_that_only_its_server_knows_excuses_a_server_that_names_no_jobs(
+def test_a_run_without_a_row_excuses_a_server_that_names_no_jobs(
     anonymous: bool, is_known: bool, is_excused: bool
 ) -> None:
     scheduler, chance = Scheduler(1), random.Random(1)
@@ -196,7 +196,7 @@ def claim(redis: RedisServer, attempt: str, fence: int) -> None:
 
 @dataclass
 class Remembered:
-    """What the world knows of a run of worker-1 that began after two seconds."""
+    """The world's record of a run of worker-1 that began after two seconds."""
 
     is_dead: bool = True
     index_lost_at: float = 3.0

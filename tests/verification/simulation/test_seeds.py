@@ -58,7 +58,7 @@ def test_a_world_comes_to_rest_after_its_last_resumed_schedule(player: Player) -
 
 
 @pytest.mark.parametrize("first", [120_004, 120_021])
-def test_people_change_trigger_and_backfill_schedules(player: Player, first: int) -> None:
+def test_schedules_are_changed_triggered_and_backfilled_by_operators(player: Player, first: int) -> None:
     """first: a seed in which a repeated request for a backfill was answered with another count."""
     played = player.play(1, first=first, jobs=2, faults_each=8, schedules=2, edited=2, files=2)
     assert played["broken"] == []
@@ -94,7 +94,7 @@ def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     sizes = {"runs": 1, "schedules": 1, "edited": 1, "files": 1}
-    steps = player.play(2, first=2, jobs=5, faults_each=12, tells=True, **sizes)["steps"]
+    steps = player.play(2, first=2, jobs=5, faults_each=12, with_steps=True, **sizes)["steps"]
     assert steps == file.read_text().splitlines()
     assert len(steps) > 500
 

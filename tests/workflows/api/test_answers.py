@@ -112,7 +112,7 @@ def test_a_key_without_the_scope_to_answer_may_not(acme: Account, world: ApiWorl
     assert answer(reader, run_id).json()["code"] == "scope_required"
 
 
-def test_explain_names_who_may_answer(acme: Account, world: ApiWorld) -> None:
+def test_explain_names_the_roles_that_may_answer(acme: Account, world: ApiWorld) -> None:
     run_id = asked(acme, world, {**HUMAN, "answer_by": ["lead", "reviewer"]})
     (reason,) = acme.client.get(f"/api/v1/runs/{run_id}/explain").json()["reasons"]
     assert reason["message"] == "It waits for the answer of the API key lead or reviewer."
@@ -153,7 +153,7 @@ def test_of_many_at_once_one_answer_counts(acme: Account, world: ApiWorld) -> No
     assert EndNotice.objects.filter(followed_by=f"run:{run_id}").count() == 1
 
 
-def test_what_expired_is_not_the_answer_of_a_key(acme: Account, world: ApiWorld) -> None:
+def test_an_expired_wait_refuses_an_answer(acme: Account, world: ApiWorld) -> None:
     run_id = asked(acme, world, HUMAN)
     Wait.objects.update(answer="a", answered_at=world.ports.clock.now(), answered_by="expiry")
     assert answer(acme, run_id).status_code == 409

@@ -1,4 +1,4 @@
-"""Workflows over HTTP: definitions, runs, answers, signals, and who may see them."""
+"""Workflows over HTTP: definitions, runs, answers, signals, and the roles that may see them."""
 
 from __future__ import annotations
 

@@ -169,5 +169,5 @@ def test_a_refusal_names_the_limit_and_its_setting(value: Any, limit: dict[str, 
         model(payload={"x": {"$ref": ".".join(["inputs"] * 200)}}),
     ],
 )
-def test_what_an_earlier_release_stored_is_still_read(value: Any) -> None:
+def test_values_stored_by_an_earlier_release_are_still_read(value: Any) -> None:
     read_definition(value)

@@ -240,7 +240,7 @@ def test_values_references_and_literals() -> None:
         ({"id": "p", "kind": "pause"}, "a step of the kind pause has no counterpart"),
     ],
 )
-def test_what_has_no_counterpart_is_noted(step: dict[str, Any], note: str) -> None:
+def test_fields_without_a_counterpart_are_noted(step: dict[str, Any], note: str) -> None:
     found = steps(ask_step("first"), step)
     read_definition(found.definition)
     assert any(place == step["id"] and note in text for place, text in notes(found)), notes(found)
@@ -258,7 +258,7 @@ def test_what_has_no_counterpart_is_noted(step: dict[str, Any], note: str) -> No
         ({"steps": [ask_step("a", depends_on=["b"])]}, "depends on b"),
     ],
 )
-def test_what_is_no_such_definition_is_refused(document: dict[str, Any], why: str) -> None:
+def test_a_document_of_another_format_is_refused(document: dict[str, Any], why: str) -> None:
     with pytest.raises(NotConvertible, match=why):
         convert(document, {})
 

@@ -13,8 +13,8 @@ from verification.hostile.wire import Answer, ask
 if TYPE_CHECKING:
     from verification.hostile.environment import Environment
 
-ANYBODY, TENANT, GPU_SERVER, MODEL_AUTHOR, OPERATOR, LOCAL_USER, RECEIVER = (
-    "anybody",
+ANY_CLIENT, TENANT, GPU_SERVER, MODEL_AUTHOR, OPERATOR, LOCAL_USER, RECEIVER = (
+    "any client",
     "a tenant's key",
     "a GPU server",
     "a model's author",
@@ -32,7 +32,7 @@ class Attack:
 
     id: ClassVar[str]
     title: ClassVar[str]
-    who: ClassVar[str] = TENANT
+    attacker: ClassVar[str] = TENANT
     seconds: ClassVar[float] = 8.0
     recovery_seconds: ClassVar[float] = 5.0
     ends_within: ClassVar[float] = 10.0

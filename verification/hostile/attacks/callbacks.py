@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Tarpit(Attack):
-    id, title, who = "s08", "300 callbacks to a receiver that accepts and never answers", RECEIVER
+    id, title, attacker = "s08", "300 callbacks to a receiver that accepts and never answers", RECEIVER
     seconds, ends_within = 20.0, 5.0
 
     def prepare(self, env: Environment) -> None:
@@ -91,7 +91,7 @@ class ToItself(Attack):
 
 
 class RudeReceiver(Attack):
-    id, title, who = (
+    id, title, attacker = (
         "n28",
         "receivers that answer 1 GB, drip their heads, and redirect to the fleet",
         RECEIVER,

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from verification.hostile.attacks.base import ANYBODY, TENANT, Attack
+from verification.hostile.attacks.base import ANY_CLIENT, TENANT, Attack
 from verification.hostile.wire import IdleConnections, ask, head, open_socket
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class HalfHeads(Attack):
-    id, title, who = "s07", "1,200 connections with half a request head", ANYBODY
+    id, title, attacker = "s07", "1,200 connections with half a request head", ANY_CLIENT
     seconds = 14.0
     connections: IdleConnections
 
@@ -61,7 +61,7 @@ class SilentConnections(HalfHeads):
 
 
 class SlowBodies(HalfHeads):
-    id, title, who = "s07c", "400 submits whose body comes a byte at a time", TENANT
+    id, title, attacker = "s07c", "400 submits whose body comes a byte at a time", TENANT
 
     def first(self, env: Environment) -> bytes:
         sent = {"Content-Type": "application/json", "Content-Length": "100000"}
@@ -69,7 +69,7 @@ class SlowBodies(HalfHeads):
 
 
 class SlowReaders(Attack):
-    id, title, who = "s07d", "200 connections that request lists and never read the answers", TENANT
+    id, title, attacker = "s07d", "200 connections that request lists and never read the answers", TENANT
     seconds = 10.0
 
     def play(self, env: Environment, until: float) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from verification.hostile.attacks.base import ANYBODY, Attack
+from verification.hostile.attacks.base import ANY_CLIENT, Attack
 from verification.hostile.attacks.tenants import job
 from verification.hostile.wire import ask, exchange, flood, head, open_socket, status_of
 
@@ -17,7 +17,7 @@ _JOBS = "/api/v1/queue/jobs"
 
 
 class Schema(Attack):
-    id, title, who = "s24", "32 readers of the OpenAPI document", ANYBODY
+    id, title, attacker = "s24", "32 readers of the OpenAPI document", ANY_CLIENT
     seconds = 6.0
 
     def play(self, env: Environment, until: float) -> None:
@@ -28,7 +28,7 @@ class Schema(Attack):
 
 
 class Headers(Attack):
-    id, title, who = "n02", "heads of 60 KB, 1,000 lines, long names, and doubled ones", ANYBODY
+    id, title, attacker = "n02", "heads of 60 KB, 1,000 lines, long names, and doubled ones", ANY_CLIENT
     seconds = 6.0
 
     def play(self, env: Environment, until: float) -> None:
@@ -192,7 +192,7 @@ class UnknownNames(Attack):
 
 class Hosts(Attack):
     id, title = "n24", "foreign Host and Forwarded headers in the URLs of answers"
-    who, seconds = ANYBODY, 2.0
+    attacker, seconds = ANY_CLIENT, 2.0
 
     def play(self, env: Environment, until: float) -> None:
         for headers in (

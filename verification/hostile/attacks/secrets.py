@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from foundation.program import OWN_COMMAND
 from verification.hostile.attacks.base import (
-    ANYBODY,
+    ANY_CLIENT,
     GPU_SERVER,
     LOCAL_USER,
     MODEL_AUTHOR,
@@ -39,15 +39,15 @@ def finished_job(env: Environment, job_id: str, seconds: float = 15.0) -> Any:
 
 
 class Metrics(Attack):
-    id, title, who, seconds = "s19", "/metrics without a key", ANYBODY, 1.0
+    id, title, attacker, seconds = "s19", "/metrics without a key", ANY_CLIENT, 1.0
 
     def play(self, env: Environment, until: float) -> None:
         answer = self.ask(env, "GET", "/metrics", key="")
-        self.must(env.prefix.encode() not in answer.body, "it names servers and models to everybody")
+        self.must(env.prefix.encode() not in answer.body, "it names servers and models without a key")
 
 
 class OpenFolder(Attack):
-    id, title, who, seconds = "s18", "the data folder of up, made with mode 0755 before", LOCAL_USER, 1.0
+    id, title, attacker, seconds = "s18", "the data folder of up, made with mode 0755 before", LOCAL_USER, 1.0
     needs_processes = True
 
     def play(self, env: Environment, until: float) -> None:
@@ -57,10 +57,10 @@ class OpenFolder(Attack):
 
 
 class LogLines(Attack):
-    id, title, who, seconds = (
+    id, title, attacker, seconds = (
         "s16",
         "escape sequences in a User-Agent and a forged X-Forwarded-For",
-        ANYBODY,
+        ANY_CLIENT,
         2.0,
     )
     needs_processes = True
@@ -118,7 +118,7 @@ class Tracebacks(Attack):
 
 
 class DeepResults(Attack):
-    id, title, who = "s12", "results nested 500 and 960 levels deep", GPU_SERVER
+    id, title, attacker = "s12", "results nested 500 and 960 levels deep", GPU_SERVER
     seconds = 10.0
 
     def prepare(self, env: Environment) -> None:
@@ -161,7 +161,7 @@ def admin_cookie(env: Environment) -> str:
 
 
 class LatePushes(Attack):
-    id, title, who = "s14", "20 MB pushed with the tokens of attempts that are over", GPU_SERVER
+    id, title, attacker = "s14", "20 MB pushed with the tokens of attempts that are over", GPU_SERVER
     seconds = 12.0
 
     def prepare(self, env: Environment) -> None:
@@ -191,7 +191,7 @@ class LatePushes(Attack):
 
 
 class LoggedTokens(Attack):
-    id, title, who, seconds = "X2", "an attempt's token in the URL of a push", GPU_SERVER, 3.0
+    id, title, attacker, seconds = "X2", "an attempt's token in the URL of a push", GPU_SERVER, 3.0
     needs_processes = True
 
     def play(self, env: Environment, until: float) -> None:
@@ -207,7 +207,7 @@ class LoggedTokens(Attack):
 
 class NodeFence(Attack):
     id, title = "s10", "a fence of 30 digits, and runs by strangers, at a node's own port"
-    who, seconds = "a stranger in the node's network", 4.0
+    attacker, seconds = "a stranger in the node's network", 4.0
 
     def play(self, env: Environment, until: float) -> None:
         node = f"http://127.0.0.1:{env.gpu.port}"
@@ -229,7 +229,7 @@ class NodeFence(Attack):
 
 
 class ModelCode(Attack):
-    id, title, who = "s17", "model code on a pinned worker that looks for secrets", MODEL_AUTHOR
+    id, title, attacker = "s17", "model code on a pinned worker that looks for secrets", MODEL_AUTHOR
     seconds = 25.0
     needs_processes = True
 

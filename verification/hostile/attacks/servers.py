@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class HostileGpu(Attack):
     """A server of one model with `behave`, and jobs of the attacker for it. fields: of the registration."""
 
-    who = GPU_SERVER
+    attacker = GPU_SERVER
     slots, jobs = 4, 8
     fields: dict[str, Any] = {}
     path = "/run"

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from verification.hostile.attacks.base import ANYBODY, Attack
+from verification.hostile.attacks.base import ANY_CLIENT, Attack
 from verification.hostile.wire import Answer, ask, flood
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def log_in(url: str, user: str, password: str, *, timeout: float = 30.0) -> tupl
 
 
 class Logins(Attack):
-    id, title, who = "s06", "40 connections that guess passwords at /admin/login/", ANYBODY
+    id, title, attacker = "s06", "40 connections that guess passwords at /admin/login/", ANY_CLIENT
     seconds = 10.0
 
     def play(self, env: Environment, until: float) -> None:
@@ -47,7 +47,7 @@ class Logins(Attack):
 
 
 class LongPasswords(Attack):
-    id, title, who = "n27", "passwords of 2 MB, and forms with 5,000 fields", ANYBODY
+    id, title, attacker = "n27", "passwords of 2 MB, and forms with 5,000 fields", ANY_CLIENT
     seconds = 6.0
 
     def play(self, env: Environment, until: float) -> None:

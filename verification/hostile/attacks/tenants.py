@@ -215,7 +215,7 @@ class OneKey(Attack):
 
 
 class MovedSecrets(Attack):
-    id, title, who = "s21", "an endpoint moved to another origin, with its secret headers", OPERATOR
+    id, title, attacker = "s21", "an endpoint moved to another origin, with its secret headers", OPERATOR
     seconds = 2.0
 
     def play(self, env: Environment, until: float) -> None:

@@ -137,7 +137,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  {law}")
         for planned in verdict.plan:
             self.stdout.write(f"  {planned.at:8.3f}  {planned.name}")
-        steps = [f"{at:10.4f} {who:<12} {what}\n" for at, who, what in verdict.history]
+        steps = [f"{at:10.4f} {actor:<12} {what}\n" for at, actor, what in verdict.history]
         if history is not None and steps:
             history.write_text("".join(steps))
             self.stdout.write(f"  all {len(steps)} steps: {history}")

@@ -28,7 +28,7 @@ class RedisFault(Fault):
         assert state is not None
         return {
             "runs begin": trial.runs_begin_since,
-            "who waits has a ticket": lambda since: state.all_queued(),
+            "each waiting job has a ticket": lambda since: state.all_queued(),
         }
 
 

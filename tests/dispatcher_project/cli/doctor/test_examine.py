@@ -96,13 +96,13 @@ def a_job_without_ticket(patient: Patient) -> None:
     later(patient, 100)
 
 
-def a_retry_that_nobody_takes(patient: Patient) -> None:
+def an_overdue_retry(patient: Patient) -> None:
     job = patient.world.job(push=False)
     Job.objects.filter(id=job.id).update(state="retrying", due_at=patient.world.clock.now())
     later(patient, 100)
 
 
-def a_start_that_nobody_makes(patient: Patient) -> None:
+def an_overdue_start(patient: Patient) -> None:
     patient.world.job(push=False, state="scheduled", run_at=patient.world.clock.now())
     later(patient, 100)
 
@@ -113,7 +113,7 @@ def a_cancel_without_proof(patient: Patient) -> None:
     later(patient, 700)
 
 
-def a_deadline_that_nobody_keeps(patient: Patient) -> None:
+def a_missed_deadline(patient: Patient) -> None:
     patient.world.job(deadline_at=patient.world.clock.now())
     later(patient, 100)
 
@@ -177,12 +177,12 @@ def quarantined(patient: Patient, *, minutes: float, limit: float) -> None:
     )
 
 
-def nobody_for_waiting_jobs(patient: Patient) -> None:
+def no_worker_for_waiting_jobs(patient: Patient) -> None:
     patient.world.job()
     patient.queues = {"sweeps": ["s@h"], "callbacks": ["c@h"]}
 
 
-def a_model_nobody_has(patient: Patient) -> None:
+def a_model_without_a_server(patient: Patient) -> None:
     patient.world.job()
     Placement.objects.all().delete()
 
@@ -219,10 +219,10 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (lambda p: setattr(p, "queues", None), "broker", Level.ERROR),
         (lambda p: p.queues.pop("sweeps"), "queue sweeps", Level.ERROR),
         (lambda p: p.queues.pop("gpu.m"), "queue gpu.m", Level.WARNING),
-        (nobody_for_waiting_jobs, "queue gpu.m", Level.ERROR),
+        (no_worker_for_waiting_jobs, "queue gpu.m", Level.ERROR),
         (lambda p: Server.objects.update(host="box"), "queue gpu.m.box", Level.WARNING),
         (lambda p: Server.objects.update(desired="off"), "model m", Level.WARNING),
-        (a_model_nobody_has, "model m", Level.ERROR),
+        (a_model_without_a_server, "model m", Level.ERROR),
         (lambda p: p.world.job(model="gone", push=False), "model gone", Level.ERROR),
         (lambda p: Placement.objects.all().delete(), "server gpu-1", Level.WARNING),
         (lambda p: Server.objects.update(healthy=False), "server gpu-1", Level.ERROR),
@@ -247,10 +247,10 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_server_that_fails_again_and_again, "server gpu-1", Level.WARNING),
         (a_job_without_lease, "running jobs", Level.ERROR),
         (a_job_without_ticket, "waiting jobs", Level.ERROR),
-        (a_retry_that_nobody_takes, "retries", Level.ERROR),
-        (a_start_that_nobody_makes, "later starts", Level.ERROR),
+        (an_overdue_retry, "retries", Level.ERROR),
+        (an_overdue_start, "later starts", Level.ERROR),
         (a_cancel_without_proof, "cancelling jobs", Level.WARNING),
-        (a_deadline_that_nobody_keeps, "deadlines", Level.ERROR),
+        (a_missed_deadline, "deadlines", Level.ERROR),
         (a_cancel_without_end, "cancels", Level.WARNING),
         (a_late_callback, "callbacks", Level.ERROR),
         (a_secret_of_another_key, "secrets", Level.ERROR),

@@ -126,7 +126,7 @@ def test_one_time_is_due_once() -> None:
 @pytest.mark.parametrize(
     "text", ["* * * *", "* * * * * *", "0 0 31 2 *", "61 * * * *", "x", "", "*" + " " * 300, "0 0 * * 8,,"]
 )
-def test_what_is_no_cron_expression_or_never_matches_is_refused(text: str) -> None:
+def test_a_cron_expression_that_is_invalid_or_never_matches_is_refused(text: str) -> None:
     with pytest.raises(CronRefused):
         check_cron(text)
 
@@ -134,7 +134,7 @@ def test_what_is_no_cron_expression_or_never_matches_is_refused(text: str) -> No
 @pytest.mark.parametrize(
     "name", ["Europe", "Mars/Olympus", "../../etc/passwd", "localtime", "/etc/hosts", "a\0b"]
 )
-def test_what_is_no_time_zone_is_refused(name: str) -> None:
+def test_an_unknown_time_zone_is_refused(name: str) -> None:
     with pytest.raises(UnknownTimezone):
         zone_of(name)
 
