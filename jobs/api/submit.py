@@ -207,8 +207,7 @@ class SubmitBatch(RateLimitedView):
             key_models=principal_of(request).models,
             idempotency_key=whole,
         )
-        if batch.replayed:
-            headers["Idempotency-Replayed"] = "true"
+        headers |= replay_headers(batch.replayed)
         answered = [batch_item_json(item, index) for index, item in enumerate(batch.items)]
         return Response({"jobs": answered}, status=202, headers=headers)
 
@@ -317,6 +316,11 @@ def keyed_request(key: str | None, request: Any) -> KeyedRequest | None:
     return None if checked is None else KeyedRequest(checked, fingerprint(request))
 
 
+def replay_headers(replayed: bool) -> dict[str, str]:
+    """Return the header of an answer that repeats an earlier one."""
+    return {"Idempotency-Replayed": "true"} if replayed else {}
+
+
 def preferred_wait(prefer: str) -> float | None:
     """Return the capped seconds of `Prefer: wait=n`; other preferences are ignored (RFC 7240)."""
     seconds = asked_wait(prefer)
@@ -375,9 +379,7 @@ def answer_submit(
         new = item.job
         shown = job_json(new, new.created_at, attempts=(), with_result=with_result, in_full=in_full)
     has_ended = item.outcome is Outcome.FINISHED
-    headers = {"Location": job_url(item.job.id), **rate}
-    if item.replayed:
-        headers["Idempotency-Replayed"] = "true"
+    headers = {"Location": job_url(item.job.id), **rate, **replay_headers(item.replayed)}
     if wait and not has_ended and can_wait:
         headers[WAIT_HEADER] = WaitFor(item.job.id, wait).as_header()
     return SubmitAnswer(200 if has_ended else 202, headers, submitted_json(item, shown))

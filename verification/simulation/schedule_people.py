@@ -238,7 +238,8 @@ class SchedulePeople:
         def send() -> None:
             def request(ports: Ports) -> str:
                 schedule = find_schedule(ledger.tenant, ledger.name)
-                return trigger(schedule, by="ann", ports=ports, idempotency_key=RequestKey(key)).id
+                done = trigger(schedule, by="ann", ports=ports, idempotency_key=RequestKey(key))
+                return done.firing.id
 
             answers.extend(self._ask(request))
 

@@ -26,10 +26,6 @@ class WorkflowView(JobView):
     scopes = {"GET": Scope.READ, "POST": Scope.SUBMIT, "PUT": Scope.SUBMIT}
 
 
-def replay_headers(replayed: bool) -> dict[str, str]:
-    return {"Idempotency-Replayed": "true"} if replayed else {}
-
-
 def runs_visible_to(principal: Principal) -> QuerySet[Run]:
     """Return all runs for an operator, otherwise those of the principal's tenant."""
     rows = Run.objects.select_related("version__workflow", "parent_node").defer(*HEAVY)

@@ -26,7 +26,7 @@ from foundation.ids import ID_PATTERN
 from gpus.api.answers import page_of
 from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
-from jobs.api.submit import IDEMPOTENCY, idempotency_key
+from jobs.api.submit import IDEMPOTENCY, idempotency_key, replay_headers
 from jobs.domain.access import Scope, may_see_payloads
 from workflows.api.base import operator_of
 from workflows.api.runs import max_start_bytes
@@ -330,7 +330,7 @@ class Trigger(ScheduleView):
     def post(self, request: Request, name: str) -> Response:
         schedule = own_schedule(request, name)
         key = idempotency_key(request.headers.get("Idempotency-Key"))
-        firing = operations.trigger(
+        done = operations.trigger(
             schedule,
             by=principal_of(request).name,
             ports=self.ports,
@@ -338,7 +338,7 @@ class Trigger(ScheduleView):
             idempotency_key=None if key is None else operations.RequestKey(key),
             key_models=principal_of(request).models,
         )
-        return Response(firing_json(firing), status=202)
+        return Response(firing_json(done.firing), status=202, headers=replay_headers(done.replayed))
 
 
 class StartBackfill(ScheduleView):
@@ -369,7 +369,8 @@ class StartBackfill(ScheduleView):
             key_models=principal_of(request).models,
         )
         answer = {"count": len(done.dues), "first": done.dues[0], "last": done.dues[-1]}
-        return Response(answer, status=200 if body.dry_run else 202)
+        status = 200 if body.dry_run else 202
+        return Response(answer, status=status, headers=replay_headers(done.replayed))
 
 
 class CancelBackfills(ScheduleView):

@@ -13,7 +13,7 @@ from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import principal_of, tenant_of
-from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, keyed_request
+from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, keyed_request, replay_headers
 from workflows.api import answers, bodies
 from workflows.api.base import (
     RUN_ID,
@@ -21,7 +21,6 @@ from workflows.api.base import (
     key_name_of,
     keyed_by_target,
     operator_of,
-    replay_headers,
     visible_run,
 )
 from workflows.api.representations import run_json

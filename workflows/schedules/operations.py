@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, islice, takewhile
 from typing import Any
@@ -539,6 +539,14 @@ def _earlier(schedule: Schedule, request: str) -> Firing | None:
     return earlier
 
 
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """The firing of a trigger. replayed: that of an earlier request with the same key."""
+
+    firing: Firing
+    replayed: bool = False
+
+
 def trigger(
     schedule: Schedule,
     *,
@@ -547,13 +555,13 @@ def trigger(
     idempotency_key: RequestKey | None = None,
     key_models: KeyModels = None,
     operator: str | None = None,
-) -> Firing:
+) -> Triggered:
     """Start the target of a schedule now, also while it is paused or an earlier firing runs. key_models:
     models that the API key may submit to; None: all of the tenant's. operator: for the audit. Raises
     Refused."""
     request = idempotency_key.of("trigger") if idempotency_key is not None else new_id()
     if idempotency_key is not None and (earlier := _earlier(schedule, request)) is not None:
-        return earlier
+        return Triggered(earlier, replayed=True)
     now = ports.clock.now()
     launch = prepare(schedule, now, ports, key_models)
     (refused,) = check([launch], ports)
@@ -574,7 +582,7 @@ def trigger(
             raise UnknownSchedule
         # the update above is a lock
         if idempotency_key is not None and (earlier := _earlier(schedule, request)) is not None:
-            return earlier
+            return Triggered(earlier, replayed=True)
         try:
             insert([(firing, launch)], launched, ports)
         except StartRefused as error:
@@ -582,15 +590,17 @@ def trigger(
         statements.insert(firing)
         _audit(operator, "trigger", schedule, firing=firing.id)
     launched.announce(ports)
-    return firing
+    return Triggered(firing)
 
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """A backfill. dues: its due times. request: value of `Firing.backfill`; empty: it was only counted."""
+    """A backfill. dues: its due times. request: value of `Firing.backfill`; empty: it was only counted.
+    replayed: that of an earlier request with the same key."""
 
     dues: Sequence[datetime]
     request: str = ""
+    replayed: bool = field(default=False, compare=False)
 
 
 def backfill(
@@ -660,7 +670,8 @@ def backfill(
 def _backfilled(firing: Firing) -> Backfilled:
     """Return the backfill of a firing, as it was answered: by now other due times may have come."""
     rows = Firing.objects.filter(schedule=firing.schedule_id, backfill=firing.backfill)
-    return Backfilled(list(rows.order_by("due_at").values_list("due_at", flat=True)), firing.backfill)
+    dues = list(rows.order_by("due_at").values_list("due_at", flat=True))
+    return Backfilled(dues, firing.backfill, replayed=True)
 
 
 def cancel_backfills(schedule: Schedule, *, ports: Ports, operator: str | None = None) -> int:

@@ -209,7 +209,8 @@ class Command(TerminalCommand):
             self.print("no firing matches")
 
     def _trigger(self, options: dict[str, Any], ports: Ports) -> None:
-        firing = operations.trigger(self._named(options), by=cli_actor(), ports=ports, operator=cli_actor())
+        by = cli_actor()
+        firing = operations.trigger(self._named(options), by=by, ports=ports, operator=by).firing
         if self.as_json:
             self.print_json(firing_json(firing))
         else:

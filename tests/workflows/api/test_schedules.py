@@ -252,12 +252,15 @@ def test_a_key_means_one_trigger_or_one_backfill(acme: Account, clock: ManualClo
     key, yesterday = {"Idempotency-Key": "k"}, clock.now() - timedelta(days=1)
     span = {"from": yesterday.isoformat(), "to": clock.now().isoformat()}
     first = call(acme, "post", "/nightly/trigger", **key)
-    assert call(acme, "post", "/nightly/trigger", **key).json() == first.json()
+    again = call(acme, "post", "/nightly/trigger", **key)
+    assert (again.json(), again.headers["Idempotency-Replayed"]) == (first.json(), "true")
     refused = call(acme, "post", "/nightly/backfill", span, **key)
     assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_conflict")
     other = {"Idempotency-Key": "other"}
     done = call(acme, "post", "/nightly/backfill", span, **other)
-    assert call(acme, "post", "/nightly/backfill", span, **other).json() == done.json()
+    again = call(acme, "post", "/nightly/backfill", span, **other)
+    assert (again.json(), again.headers["Idempotency-Replayed"]) == (done.json(), "true")
+    assert not {"Idempotency-Replayed"} & {*first.headers, *done.headers}
     longer = {**span, "from": (yesterday - timedelta(days=1)).isoformat()}
     assert call(acme, "post", "/nightly/backfill", longer, **other).status_code == 422
     assert call(acme, "post", "/nightly/trigger", **other).status_code == 422

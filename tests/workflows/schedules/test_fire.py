@@ -592,7 +592,8 @@ def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
     key = operations.RequestKey("k")
     first = operations.trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
     again = operations.trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
-    assert (first.id, first.job_id) == (again.id, again.job_id)
+    assert (first.firing.id, first.firing.job_id) == (again.firing.id, again.firing.job_id)
+    assert (first.replayed, again.replayed) == (False, True)
     operations.trigger(schedule, by="me", ports=stage.ports)
     assert Job.objects.count() == 2
 
