@@ -207,15 +207,19 @@ def _claim(now: datetime) -> datetime:
     return now - TOMBSTONE_TIME + _REMOVAL_TIME
 
 
-def remove_now(artifact_id: str, store: Store, now: datetime) -> None:
-    """Remove an artifact on its owner's request. Raises InUse. A store that does not answer is no error: a
-    sweep repeats the removal."""
+def remove_now(
+    artifact_id: str, store: Store, now: datetime, *, audit: Callable[[], object] | None = None
+) -> None:
+    """Remove an artifact on request. audit: called in the transaction that makes it gone. Raises InUse, and
+    StoreError after that transaction: a sweep repeats the removal."""
     with transaction.atomic():
         if _used(_locked([artifact_id])):
             raise InUse
         rows = Artifact.objects.filter(pk=artifact_id, removed_at=None).exclude(state=State.GONE)
         if not rows.update(state=State.GONE, tombstoned_at=_claim(now)):
             return  # removed, or its removal has begun
+        if audit is not None:
+            audit()
     _remove_object(Artifact.objects.get(pk=artifact_id), store, now)
     Artifact.objects.filter(pk=artifact_id, state=State.GONE).update(removed_at=now)
 

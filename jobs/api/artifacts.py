@@ -4,6 +4,7 @@ between client and store (`artifacts.store`)."""
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -30,6 +31,7 @@ from foundation.http_api.openapi import described
 from foundation.http_api.parameters import PARAMETERS, allow_only, choice_parameter
 from foundation.http_api.problems import FieldError, Problem
 from foundation.ids import is_id
+from gpus.registry.audit import record
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.parameters import JobPages
@@ -170,8 +172,11 @@ class ArtifactDetail(_OneArtifact):
     def delete(self, request: Request, artifact_id: str) -> Response:
         row = visible_artifact(request, artifact_id)
         require_shared_store(self.ports)  # else the row goes, and the file stays
+        principal = principal_of(request)
+        by = principal.name if principal.is_operator else None  # a client's own removal has no audit entry
+        audit = partial(record, by, "remove_artifact", f"artifact:{row.pk}", tenant=row.tenant_id)
         with suppress(StoreUnavailable):  # the row is gone; a sweep removes the object
-            remove_now(row.pk, self.ports.artifact_store, self.ports.clock.now())
+            remove_now(row.pk, self.ports.artifact_store, self.ports.clock.now(), audit=audit)
         return Response(status=204)
 
 

@@ -236,7 +236,7 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
         new.append(index)
         uses += new_uses(job.id, request.artifacts) if request.artifacts else ()
         if request.by is not None:
-            audited.append(new_entry(request.by, "rerun_job", f"job:{job.id}", rerun_of=request.rerun_of))
+            audited.append(_audit_entry(request, request.by, job))
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
         if key:
             keys[limits.tenant_id, key] = IdempotencyKey(
@@ -245,6 +245,12 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
     rows = new_jobs(jobs, jobs[0].created_at) if jobs else []
     others = (list(keys.values()), uses, audited)
     return _Plan(items, new, [*rows, *(one for kind in others for one in statements.inserts(kind))])
+
+
+def _audit_entry(request: SubmitRequest, by: str, job: Job) -> AuditEntry:
+    if request.rerun_of is None:
+        return new_entry(by, "submit_job", f"job:{job.id}", tenant=job.tenant_id)
+    return new_entry(by, "rerun_job", f"job:{job.id}", rerun_of=request.rerun_of)
 
 
 def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:

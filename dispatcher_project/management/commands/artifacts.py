@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import transaction
 
 import jobs.ports
 from artifacts.errors import ArtifactRefused
@@ -22,6 +24,7 @@ from dispatcher_project.cli.arguments import media_type, positive
 from dispatcher_project.cli.command import TerminalCommand, as_json, tenant_named
 from dispatcher_project.cli.screen import age, plain, table
 from foundation.program import command_line
+from gpus.registry.audit import cli_actor, record
 from jobs.domain.errors import Refused
 from jobs.models import Tenant
 from jobs.ports import Ports
@@ -129,6 +132,8 @@ class Command(TerminalCommand):
             store.write(made.artifact.key, size, _chunks(path))
             complete(made.artifact, store, ports.clock.now(), ports.artifact_completions)
         artifact_id = made.artifact.pk
+        if made.upload is not None:
+            record(cli_actor(), "put_artifact", f"artifact:{artifact_id}", tenant=tenant.pk, bytes=size)
         document = {
             "id": artifact_id,
             "ref": ref(artifact_id),
@@ -161,7 +166,9 @@ class Command(TerminalCommand):
         require_one_host(ports)
         require_own_store(ports)
         for row in rows:
-            remove_now(row.pk, ports.artifact_store, ports.clock.now())
+            detail = {"tenant": row.tenant_id}
+            audit = partial(record, cli_actor(), "remove_artifact", f"artifact:{row.pk}", **detail)
+            remove_now(row.pk, ports.artifact_store, ports.clock.now(), audit=audit)
         if self.as_json:
             self.print_json({"removed": [row.pk for row in rows]})
         else:
@@ -173,7 +180,9 @@ class Command(TerminalCommand):
         store = ports.artifact_store
         if not isinstance(store, LocalStore):
             raise CommandError("the store is not a folder: there is nothing to declare")
-        store.declare()
+        with transaction.atomic():
+            record(cli_actor(), "declare_store", "store:folder", folder=str(store.root))
+            store.declare()
         self.report({"folder": str(store.root)}, f"{store.root} is the store of this database")
 
 

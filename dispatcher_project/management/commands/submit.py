@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dispatcher_project.cli.command import TerminalCommand, positive_seconds, te
 from dispatcher_project.cli.screen import plain, problem_text
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
+from gpus.registry.audit import cli_actor
 from jobs import ports
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final
@@ -109,7 +111,7 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
         request = read_item(given)
     except Problem as problem:
         raise CommandError(problem_text(problem)) from None
-    return submit_job(request, tenant=tenant, ports=ports.production_ports())
+    return submit_job(replace(request, by=cli_actor()), tenant=tenant, ports=ports.production_ports())
 
 
 def wait_for_end(job_id: str, seconds: float | None) -> Job:

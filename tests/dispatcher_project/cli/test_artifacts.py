@@ -12,7 +12,8 @@ import pytest
 
 from artifacts.models import Artifact, ArtifactUse
 from artifacts.store import s3
-from gpus.models import Process
+from gpus.models import AuditEntry, Process
+from gpus.registry.audit import cli_actor
 from jobs.models import Tenant
 from tests.support.factories import make_tenant
 from tests.support.terminal import Terminal
@@ -121,6 +122,23 @@ def test_a_folder_is_declared_as_the_store(terminal: Terminal, film: Path, setti
     assert declared.json == {"folder": str(settings.ARTIFACT_FOLDER)}
     assert (settings.ARTIFACT_FOLDER / "store.id").read_text() == known
     assert terminal("artifacts", "put", str(film), "--tenant", "acme").status == 0
+
+
+def test_what_the_command_changes_is_audited(terminal: Terminal, film: Path, settings: Any) -> None:
+    tenant = Tenant.objects.get(name="acme").pk
+    put = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["id"]
+    terminal("artifacts", "put", str(film), "--tenant", "acme")  # it is there
+    for _ in range(2):
+        terminal("artifacts", "rm", put)
+    terminal("artifacts", "declare")
+    settings.ARTIFACT_FOLDER = film  # no folder
+    assert terminal("artifacts", "declare").status == 2
+    entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "target", "detail")
+    assert list(entries) == [
+        (cli_actor(), "put_artifact", f"artifact:{put}", {"tenant": tenant, "bytes": 6}),
+        (cli_actor(), "remove_artifact", f"artifact:{put}", {"tenant": tenant}),
+        (cli_actor(), "declare_store", "store:folder", {"folder": str(film.with_name("store"))}),
+    ]
 
 
 def test_a_bucket_is_not_declared(terminal: Terminal, settings: Any) -> None:

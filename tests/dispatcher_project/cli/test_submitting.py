@@ -15,7 +15,8 @@ import pytest
 
 from artifacts.uploads import Wanted, promise
 from dispatcher_project.management.commands import submit as submitting
-from gpus.models import ModelConfig, Process
+from gpus.models import AuditEntry, ModelConfig, Process
+from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
@@ -35,6 +36,15 @@ def test_a_job_is_stored_with_its_options_and_queued(world: QueueWorld, terminal
     assert (job.payload, job.priority, job.tags, job.tenant) == ({"a": 1}, 2, ["night", "x"], world.tenant)
     assert (first["outcome"], world.leases.depth("m").waiting) == ("leased", {"m": 1})
     assert terminal("submit", "m", "{}").said.strip().endswith("queued, position 2")
+
+
+def test_a_submit_is_audited_once(world: QueueWorld, terminal: Terminal) -> None:
+    world.server()
+    for _ in range(2):
+        terminal("submit", "m", "{}", "--idempotency-key", "k1")
+    [job], [entry] = Job.objects.all(), AuditEntry.objects.all()
+    assert (entry.actor, entry.action, entry.target) == (cli_actor(), "submit_job", f"job:{job.id}")
+    assert entry.detail == {"tenant": job.tenant_id}
 
 
 def test_a_key_makes_a_repetition_harmless(world: QueueWorld, terminal: Terminal) -> None:

@@ -26,7 +26,7 @@ from artifacts.outputs import new_output
 from artifacts.store.contract import NoSuchObject, Store, StoreUnavailable, is_blocked
 from artifacts.store.local import LocalStore
 from foundation.ids import new_id
-from gpus.models import ModelConfig, Process
+from gpus.models import AuditEntry, ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.reports.store_hosts import check_store_hosts
@@ -395,6 +395,14 @@ def test_a_removed_artifact_is_gone(acme: Account, store: Store, call: Call) -> 
     assert acme.client.delete(f"{URL}/{artifact_id}").status_code == 204
     answer = call(acme.client, artifact_id)
     assert (answer.status_code, answer.json()["code"]) == (410, "artifact_gone")
+
+
+def test_only_an_operators_removal_is_audited(acme: Account, operator: Account, store: Store) -> None:
+    ids = [upload(acme, store, content) for content in (PNG, b"other")]
+    assert acme.client.delete(f"{URL}/{ids[0]}").status_code == 204
+    assert operator.client.delete(f"{URL}/{ids[1]}").status_code == 204
+    [entry] = AuditEntry.objects.filter(action="remove_artifact")
+    assert (entry.target, entry.detail) == (f"artifact:{ids[1]}", {"tenant": acme.tenant.pk})
 
 
 @pytest.mark.parametrize(
