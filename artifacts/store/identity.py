@@ -14,7 +14,7 @@ from typing import Protocol
 
 from artifacts.keys import ObjectKey
 from artifacts.store.contract import NoSuchObject, ObjectExists, StoreUnavailable
-from artifacts.store.folder import Folder, place_of
+from artifacts.store.folder import OBJECTS, Folder, place_of
 from foundation.ids import ID_LENGTH, is_id, new_id
 
 MARKER = "store.id"
@@ -56,7 +56,8 @@ class FolderIdentity:
 
     def require(self, *, may_begin: bool = False) -> None:
         """Raise AnotherFolder unless the folder is the database's. A folder is adopted while the database
-        knows none: one with a newest object, or, with may_begin, any one if the database knows no object."""
+        knows none: one with a newest object, or, with may_begin, an empty one if the database knows no
+        object."""
         found = self._read()
         if found and found == self._known:
             return
@@ -64,8 +65,8 @@ class FolderIdentity:
         if refusal is not None and refusal[0] == found and self._monotonic() < refusal[1]:
             raise AnotherFolder(refusal[2])
         try:
-            stored = self._record.read()
-            if not stored and (self._has_objects() or may_begin):
+            stored = self._record.read() or self._unless_known()
+            if not stored and (may_begin or self._has_objects()):
                 stored = self._adopt()
             if stored:
                 self._compare(stored)
@@ -76,13 +77,11 @@ class FolderIdentity:
 
     def look(self) -> None:
         """Raise AnotherFolder if a write would be refused. Changes nothing."""
-        stored = self._record.read()
+        stored = self._record.read() or self._unless_known()
         if stored:
             self._compare(stored)
-        else:
-            self._has_objects()
-            if not self._read() and MARKER in self._folder.names(()):
-                raise _invalid()
+        elif not self._read() and MARKER in self._folder.names(()):
+            raise _invalid()
 
     def declare(self) -> None:
         """Make the folder the database's, whatever is in it."""
@@ -110,6 +109,24 @@ class FolderIdentity:
             with suppress(NoSuchObject):
                 self._folder.remove((MARKER,))
         return stored
+
+    def _unless_known(self) -> str:
+        """Raise AnotherFolder if the folder has objects, and the database knows none: the sweeps would remove
+        the files of another database. Return the id if another process has just begun the store."""
+        if self._has_objects() or not self._is_filled():
+            return ""
+        stored = self._record.read()  # that process writes the row before its first object
+        if not stored:
+            raise AnotherFolder(
+                "The folder has files of another database. Declared as the store of this one, it loses "
+                "them after a day."
+            )
+        return stored
+
+    def _is_filled(self) -> bool:
+        """Return True if any object is in the folder."""
+        tenants = ((OBJECTS, tenant) for tenant in self._folder.names((OBJECTS,)))
+        return any(self._folder.names((*one, pair)) for one in tenants for pair in self._folder.names(one))
 
     def _has_objects(self) -> bool:
         """Return False if the database knows no objects. Raises AnotherFolder if it does, and the folder has

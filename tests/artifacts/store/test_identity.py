@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -132,6 +132,42 @@ def test_a_folder_of_another_dispatcher_stays_as_it_is(hosts: Hosts) -> None:
     assert files(wrong) == before
     assert "of another host or dispatcher" in wrong.check()
     assert "s3://BUCKET" in wrong.check()
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+@pytest.mark.parametrize("has_marker", [True, False])
+def test_a_new_database_takes_no_folder_with_files(hosts: Hosts, has_marker: bool) -> None:
+    """Its sweeps would remove them, and a tenant that knows a hash would get the file."""
+    theirs = hosts.store("box-0")
+    artifact(theirs)
+    Artifact.objects.all().delete()
+    StoreFolder.objects.all().delete()
+    if not has_marker:
+        (theirs.root / MARKER).unlink()
+    before, ours = files(theirs), hosts.store("box-0")
+    refuses_all(ours)
+    assert (files(ours), StoreFolder.objects.exists()) == (before, False)
+    assert "files of another database" in ours.check()
+    ours.declare()
+    hosts.store("box-0").write(key_of(b"new"), 3, [b"new"])
+    assert hosts.store("box-0").check() == ""
+
+
+def test_the_first_object_of_another_process_is_not_taken_for_a_foreign_one(tmp_path: Path) -> None:
+    class Raced(MemoryRecord):
+        is_first = True
+
+        def newest_objects(self, most: int) -> Sequence[ObjectKey]:
+            is_first, self.is_first = self.is_first, False
+            if is_first:  # the row was read before
+                other.write(key_of(DATA), len(DATA), [DATA])
+            return ()
+
+    record = Raced()
+    other = LocalStore(tmp_path, "", lambda: datetime.now(UTC), record=record)
+    FolderIdentity(Folder(tmp_path), record).require(may_begin=True)
+    assert (tmp_path / MARKER).read_text().strip() == record.folder_id
 
 
 @pytest.mark.django_db
