@@ -131,7 +131,7 @@ def bucket_of(folder: Path, store: str) -> Iterator[tuple[dict[str, str], OwnSea
             server,
         )
     finally:
-        server.kill()
+        server.close()
 
 
 def _wait_for(url: str, web: subprocess.Popen[bytes]) -> None:

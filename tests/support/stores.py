@@ -54,7 +54,7 @@ def running_seaweed(folder: Path) -> Iterator[str]:
         server.start()
         yield server.url
     finally:
-        server.kill()
+        server.close()
 
 
 @pytest.fixture(scope="session")

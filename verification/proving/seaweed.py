@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher_project.supervisor.embedded import die_with_parent
-from verification.proving.ports import free_ports
+from verification.proving.ports import HeldPorts
 from verification.proving.system import CannotProve
 
 KEY, SECRET = "trial-key", "trial-secret"
@@ -36,11 +35,14 @@ def find_weed() -> str | None:
 
 
 class OwnSeaweed:
-    """An S3 server with one account (`KEY`, `SECRET`). folder: of its data and log, which must exist."""
+    """An S3 server with one account (`KEY`, `SECRET`). folder: of its data and log, which must exist.
+
+    Its ports are its own until `close`, also between `kill` and `start`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = {name: _two_free_ports() for name in ("master", "volume", "filer", "s3")}
+        self._held = HeldPorts(4, apart=_GRPC)
+        self._ports = dict(zip(("master", "volume", "filer", "s3"), self._held.ports, strict=True))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -151,12 +153,7 @@ class OwnSeaweed:
             self._process.kill()
             self._process.wait()
 
-
-def _two_free_ports() -> int:
-    """Return a free port whose gRPC port is free, too."""
-    for port in free_ports():
-        if port < 65_535 - _GRPC:
-            with socket.socket() as other:
-                if other.connect_ex(("127.0.0.1", port + _GRPC)):
-                    return port
-    raise AssertionError
+    def close(self) -> None:
+        """Kill it for the last time."""
+        self.kill()
+        self._held.close()

