@@ -120,10 +120,16 @@ class LocalStore:
     # -- objects -----------------------------------------------------------------------------
 
     def find(self, key: ObjectKey) -> StoredObject | None:
+        found = self._find(key)
+        if found is None:
+            self.require_own()
+        return found
+
+    def _find(self, key: ObjectKey) -> StoredObject | None:
+        """`find` after `require_own`: a second look a moment later would prove no more."""
         try:
             found = self._folder.stat(place_of(key))
         except NoSuchObject:
-            self.require_own()
             return None
         return StoredObject(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
@@ -163,7 +169,7 @@ class LocalStore:
     def receive(self, key: ObjectKey, size: int) -> Receiver:
         """Begin to store an object. Raises ObjectExists, and StoreFull if the disk has no room for it."""
         self.require_own(may_begin=True)
-        if self.find(key) is not None:
+        if self._find(key) is not None:
             raise ObjectExists("The object is already stored.")
         self._require_room(size)
         return Receiver(
@@ -204,7 +210,8 @@ class LocalStore:
             receiver.finish()
 
     def _unblock(self, key: ObjectKey) -> None:
-        found = self.find(key)
+        """Remove the file that blocks a key; `remove` requires the database's folder."""
+        found = self._find(key)
         if found is not None and is_blocked(found):
             self.remove(key)
 
@@ -274,7 +281,7 @@ class LocalStore:
         self._forget(upload)
 
     def _publish_parts(self, key: ObjectKey, upload: str, size: int) -> None:
-        if self.find(key) is not None:
+        if self._find(key) is not None:
             raise ObjectExists("The object is already stored.")
         names = self._folder.names((PARTS, upload))
         if has_one_file(names):

@@ -154,6 +154,15 @@ def test_a_new_database_takes_no_folder_with_files(hosts: Hosts, has_marker: boo
     assert hosts.store("box-0").check() == ""
 
 
+def test_an_upload_reads_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path, "", lambda: datetime.now(UTC), record=MemoryRecord())
+    store.write(key_of(DATA), len(DATA), [DATA])
+    opened, real = list[str](), Folder.open
+    monkeypatch.setattr(Folder, "open", lambda self, place: (opened.append(place[-1]), real(self, place))[1])
+    store.write(key_of(b"new"), 3, [b"new"])
+    assert opened == [MARKER]
+
+
 def test_the_first_object_of_another_process_is_not_taken_for_a_foreign_one(tmp_path: Path) -> None:
     class Raced(MemoryRecord):
         is_first = True
