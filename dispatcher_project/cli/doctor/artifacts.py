@@ -3,13 +3,18 @@ objects of the newest artifacts."""
 
 from __future__ import annotations
 
+import os
+import pwd
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
 from artifacts.checks import check_store
 from artifacts.models import Artifact
 from artifacts.store.contract import Store, StoreError
+from artifacts.store.local import LocalStore
 from artifacts.store.presence import find_expected
 from artifacts.store.s3 import NoBoto
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
@@ -30,6 +35,15 @@ def artifacts(view: View) -> Iterator[Finding]:
     if wrong:
         yield Finding(Level.ERROR, "artifacts", wrong, _NO_UPLOAD, f"check the store that {_SETTING} names")
         return
+    if isinstance(store, LocalStore) and (user := _user_without_rights(store.root, view.data_folder)):
+        yield Finding(
+            Level.ERROR,
+            "artifacts",
+            f"{user}, who owns {view.data_folder} and so runs the services, can't write {store.root}",
+            _NO_UPLOAD,
+            f"chown {user} {store.root}; run doctor as {user}, since root can write everything",
+        )
+        return
     hosts = store_hosts(view.now)
     if len(hosts) > 1 and not store.is_shared:
         yield Finding(
@@ -45,6 +59,23 @@ def artifacts(view: View) -> Iterator[Finding]:
         advice = "lower DISPATCHER_MAX_ARTIFACT_BYTES: the store refuses larger PUTs"
         yield Finding(Level.WARNING, "artifacts", message.msg, message.hint or "", advice)
     yield _objects(store)
+
+
+def _user_without_rights(folder: Path, data_folder: Path) -> str:
+    """Return the services' user if doctor runs as root, and that user can't write the folder, or the nearest
+    one above it that exists; else an empty text. A user is asked by a process of that user: modes alone do
+    not know of ACLs and of folders above."""
+    if os.geteuid() != 0 or (uid := data_folder.stat().st_uid) == 0:
+        return ""
+    try:
+        name = (found := pwd.getpwuid(uid)).pw_name
+        group, groups = found.pw_gid, os.getgrouplist(name, found.pw_gid)
+    except KeyError:
+        name, group, groups = str(uid), data_folder.stat().st_gid, []
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    can_write = ["test", "-w", str(existing), "-a", "-x", str(existing)]
+    asked = subprocess.run(can_write, user=uid, group=group, extra_groups=groups, cwd="/", check=False)
+    return name if asked.returncode else ""
 
 
 def _objects(store: Store) -> Finding:

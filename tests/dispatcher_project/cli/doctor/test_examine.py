@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -419,3 +423,23 @@ def test_a_package_without_a_usable_runner_is_named(
     assert [one.level for one in found] == [Level.ERROR]
     assert "acme = no_such_package:Acme" in found[0].check
     assert "ModuleNotFoundError" in found[0].summary
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+@pytest.mark.parametrize("is_shut_above", [False, True])
+def test_root_finds_that_the_services_cannot_write_the_store(patient: Patient, is_shut_above: bool) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        disk, patient.folder = Path(folder), Path(folder, "data")
+        disk.chmod(0o755)
+        patient.folder.mkdir()
+        store = disk / "disk" / "artifacts"
+        store.mkdir(parents=True)
+        store_in(patient, store)
+        assert "artifacts" not in patient.ill(), "the services run as root"
+        os.chown(patient.folder, nobody, -1)
+        assert "nobody, who owns" in patient.ill()["artifacts"].summary
+        os.chown(store, nobody, -1)
+        if is_shut_above:
+            store.parent.chmod(0o700)
+        assert ("artifacts" in patient.ill()) is is_shut_above
