@@ -103,7 +103,7 @@ def new_output(
 ) -> SavedOutput:
     """Return an output about to be saved, for which the tenant has room.
 
-    It has the id of the tenant's artifact with the same content, if there is one; that one then stays for
+    It has the id of the tenant's artifact with the same content, if there is one, which then stays for
     `SECURED_TIME`. Raises BeingRemoved, ArtifactQuotaFull and TooManyRunOutputs.
     """
     row = RunUpload(

@@ -1,4 +1,4 @@
-"""The end of artifacts: unused ones are announced (tombstone), then removed; objects that no row knows are
+"""The end of artifacts: unused ones are announced (tombstone), then removed; objects without a row are
 found by listing the store.
 
 The order of a removal: the row becomes `gone` under its lock, which ends each access through the API, then
@@ -8,7 +8,7 @@ itself for two minutes (`_claim`); one that failed, or was interrupted, is due a
 remove up to `_TOGETHER` objects between one transaction that claims their rows and one that records.
 
 While a signed PUT of the object may still be valid, an empty object takes its place (`Store.block`): the PUT
-is refused, so erased bytes do not come back. A day later, the empty object is one that no row knows.
+is refused, so erased bytes do not come back. A day later, the empty object is one without a row.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def remove_unknown(
     now: datetime,
     running: Callable[[Collection[str]], Collection[str]] = lambda attempts: (),
 ) -> Removed:
-    """Remove those of these objects that no row knows and that are older than `UNKNOWN_TIME`.
+    """Remove those of these objects that have no row and are older than `UNKNOWN_TIME`.
 
     running: returns those of these attempts that have not ended; what they have saved stays."""
     old = {one.key: one for one in objects if one.stored_at < now - UNKNOWN_TIME}

@@ -102,7 +102,7 @@ def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
     if left_upload:
         store.abandon_parts(row.key, left_upload)
     found = find_expected(store, row.key) if row.state == State.STORED else store.find(row.key)
-    if row.state == State.STORED and found is None:  # somebody removed the object from the store
+    if row.state == State.STORED and found is None:  # the object was removed from the store
         Artifact.objects.filter(pk=row.pk, state=State.STORED).update(
             state=State.PROMISED, stored_at=None, put_until=put_until(now)
         )
@@ -129,7 +129,7 @@ def require_one_put(size: int, store: Store, *, otherwise: str) -> None:
 
 def _was_erased(row: Artifact, now: datetime) -> bool:
     """Return True if the object of a new promise is one of erased content, whose PUT ended after the removal:
-    who only knows its hash must not get it."""
+    a client that has only its hash must not get it."""
     since = now - OPEN_TIME
     same = {"tenant_id": row.tenant_id, "sha256": row.sha256}
     was_removed = Artifact.objects.filter(**same, state=State.GONE, removed_at__gt=since).exists()

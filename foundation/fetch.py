@@ -41,7 +41,7 @@ Raises OSError if the name can't be resolved."""
 
 
 class NotFetched(Exception):
-    """The file was not read whole. The text is for the one who named the URL; it goes on after "The URL":
+    """The file was not read whole. The text is for the client that named the URL; it continues "The URL":
     "answers 404". It has no address that the name resolved to. status: of the server's answer, where that is
     the reason."""
 

@@ -56,7 +56,7 @@ class NoSuchObject(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request that anybody may send to the store until it expires. headers: must be sent as they are."""
+    """A presigned request, which any client may send until it expires. headers: must be sent as they are."""
 
     method: str
     url: str
@@ -141,7 +141,7 @@ class Store(Protocol):
 
     def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
         """Join the parts, check size and hash, for which all bytes are read once, and then make them the
-        object: before that, nobody can read them.
+        object: before that, they cannot be read.
 
         Raises WrongBytes, StoreFull, and NoSuchObject while parts are missing."""
 

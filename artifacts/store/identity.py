@@ -1,4 +1,4 @@
-"""Which folder is the store of the database: the file `store.id` in it has the id that the database knows.
+"""Which folder is the store of the database: the file `store.id` in it has the id that is in the database.
 
 The first folder that is written gets the file. So a process of another host, or one whose disk is not
 mounted, does not take its own folder for the store (docs/reference/artifacts.md, "Stores").
@@ -27,7 +27,7 @@ _WRITE_SECONDS = 1.0
 
 
 class StoreRecord(Protocol):
-    """What the database knows of its folder. All methods may raise StoreUnavailable."""
+    """The database's record of its folder. All methods may raise StoreUnavailable."""
 
     def read(self) -> str:
         """Return the id of the folder; empty: no folder was used yet."""
@@ -56,7 +56,7 @@ class FolderIdentity:
 
     def require(self, *, may_begin: bool = False) -> None:
         """Raise AnotherFolder unless the folder is the database's. A folder is adopted while the database
-        knows none: one with a newest object, or, with may_begin, an empty one if the database knows no
+        has none: one with a newest object, or, with may_begin, an empty one if the database has no
         object."""
         found = self._read()
         if found and found == self._known:
@@ -111,7 +111,7 @@ class FolderIdentity:
         return stored
 
     def _unless_known(self) -> str:
-        """Raise AnotherFolder if the folder has objects, and the database knows none: the sweeps would remove
+        """Raise AnotherFolder if the folder has objects, and the database has none: the sweeps would remove
         the files of another database. Return the id if another process has just begun the store."""
         if self._has_objects() or not self._is_filled():
             return ""
@@ -129,7 +129,7 @@ class FolderIdentity:
         return any(self._folder.names((*one, pair)) for one in tenants for pair in self._folder.names(one))
 
     def _has_objects(self) -> bool:
-        """Return False if the database knows no objects. Raises AnotherFolder if it does, and the folder has
+        """Return False if the database has no objects. Raises AnotherFolder if it does, and the folder has
         none of the newest."""
         keys = self._record.newest_objects(NEWEST_CHECKED)
         if keys and not any(self._has(key) for key in keys):

@@ -68,7 +68,7 @@ class LocalStore:
 
     root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
     for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
-    file system that all hosts see. record: what the database knows of its folder: nothing is written,
+    file system that all hosts see. record: the database's record of its folder: nothing is written,
     removed or listed in another one; None: any folder. part_bytes: of new uploads in parts, at least.
     """
 

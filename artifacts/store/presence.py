@@ -1,4 +1,4 @@
-"""Whether the store has lost an object that a row knows: not concluded from one answer, because it ends a job
+"""Whether the store has lost the object of a row: not concluded from one answer, because it ends a job
 for good."""
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A signed PUT binds length, SHA-256 and "only if there is none": the store itself answers 403, 400 or 412. It
 checks a signature when the PUT begins, so an object can appear after its request has expired; the sweep
-`unknown_objects` finds those that no row knows.
+`unknown_objects` finds those without a row.
 """
 
 from __future__ import annotations

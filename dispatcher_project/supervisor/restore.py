@@ -127,7 +127,7 @@ def _unpack(file: Path, place: Path) -> dict[str, Any]:
         (why, *_) = str(error).splitlines() or [type(error).__name__]  # tarfile adds a line for each format
         raise BackupError(f"{file} is not a backup, or is cut off: {why.rstrip(':')}") from None
     if manifest.get("format") != FORMAT:
-        raise BackupError(f"{file} was made by a newer version: restore it with that one")
+        raise BackupError(f"{file} was made by a newer version: restore it with that version")
     return manifest
 
 

@@ -230,7 +230,7 @@ class Exchange:
 
     async def refuse(self, problem: Problem) -> None:
         """Send the problem, then drop the rest of the body, so that the client reads the answer. An answer
-        that has begun is cut: its Content-Length tells the client."""
+        that has begun is cut, which its Content-Length shows to the client."""
         if self._began_answer:
             return
         self._began_answer = True

@@ -30,8 +30,8 @@ class Declared:
     an idle GPU, a run counts as hung; None: never. warm_seconds: how long it stays loaded after its last run.
     at_once: its concurrent runs. min_resident: stays loaded while idle, and is unloaded last for another
     model. held_outside: where its memory is if not in the process that loads it: "ours", in processes that
-    count as ours and outlive that one; "theirs", counted as that of others. Its `unload` is then also called
-    in a process that did not load it.
+    count as ours and outlive that process; "theirs", counted as that of others. Its `unload` is then also
+    called in a process that did not load it.
     """
 
     name: str

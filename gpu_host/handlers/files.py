@@ -1,7 +1,7 @@
 """Files of a run: outputs that it saves, and inputs that it reads, with a cache of those. Standard library
 only.
 
-A saved output is a file in the run's folder; whoever started the run stores it, so model code needs neither a
+A saved output is a file in the run's folder; the starter of the run stores it, so model code needs neither a
 store nor credentials. An input is a signed URL in the payload.
 """
 

@@ -58,7 +58,7 @@ def register_pinned(
 
     host: identity of the process. models: fields by model name, used for new models only, so that an
     operator's configuration stays. pool: of new models; if some models are in a pool already, all must be in
-    that one. machine: group of servers that the server belongs to. by: audit actor.
+    that pool. machine: group of servers that the server belongs to. by: audit actor.
     """
     _check_driver(server)
     known = dict(ModelConfig.objects.filter(name__in=list(models)).values_list("name", "pool"))

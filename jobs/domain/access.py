@@ -94,7 +94,7 @@ def shown_streams(principal: Principal, tenant_logs: str) -> frozenset[str]:
     """Return the streams of jobs' logs that the principal may read. tenant_logs: the setting
     `DISPATCHER_TENANT_LOGS`.
 
-    Standard output, standard error and tracebacks are written without a thought of who reads them: they are
+    Standard output, standard error and tracebacks are written without regard to their readers: they are
     for operators, as other texts of model code. Lines of `ctx.log` are meant for the job's reader."""
     if not may_see_payloads(principal):
         return frozenset()

@@ -42,8 +42,8 @@ _ids = TenantIds()
 
 def new_tenant_id() -> int:
     """Return the time in milliseconds, which no later tenant gets, also if an older database is restored:
-    files and signed URLs of a tenant that it no longer knows are under the former id. Of a clock that was set
-    back, only ids that the database knows are not used again (`Tenant.save`). 13 digits are exact in Lua and
+    files and signed URLs of a tenant that is missing there are under the former id. With a clock that was set
+    back, only ids that are in the database are not used again (`Tenant.save`). 13 digits are exact in Lua and
     JSON."""
     return _ids.new()
 

@@ -295,7 +295,8 @@ def _opened(place: _Place, files: InputFiles) -> tuple[LocalFile, str]:
 
 def _wrong_type(place: _Place, found: str) -> Refused:
     return FileTypeWrong(
-        f"The model's schema wants {' or '.join(place.media_types)[:200]} here; the file is {bare(found)}.",
+        f"The model's schema requires {' or '.join(place.media_types)[:200]} here; "
+        f"the file is {bare(found)}.",
         pointer=_pointer(place),
     )
 

@@ -1,4 +1,4 @@
-"""Objects in the store of artifacts that no row knows: late or abandoned uploads, results of dead attempts.
+"""Objects in the store of artifacts without a row: late or abandoned uploads, results of dead attempts.
 
 The store is listed page by page over many runs. An object that is older than a day and has no row is removed,
 and so are uploads that began long ago and did not end. One that was stored while this database was not in use

@@ -29,7 +29,7 @@ _KeyName = Annotated[str, Field(min_length=1, max_length=50)]
 
 
 class Wait(Body):
-    """What a wait for somebody or something has: an expiry."""
+    """The expiry, which waits for answers and signals have."""
 
     expires_seconds: Annotated[_Seconds | None, about("Counts from the moment at which the wait begins.")] = (
         None

@@ -1,7 +1,7 @@
 """Advances the runs that wakes and sweeps name, in the order of a `FairQueue`, a few in each transaction.
 
 A wake carries no work: the thread that gets one adds its runs to the queue, and advances whatever run comes
-next while fewer than `threads` others do. So wakes leave the broker at once, whoever sent them.
+next while fewer than `threads` others do. So all wakes leave the broker at once.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MAX_ERROR = 1_000
 
 
 def is_defect(error: Exception) -> bool:
-    """Return True for an error that comes again when the step is repeated. A value that no row can hold, or a
+    """Return True for an error that a repeated step raises again. A value that no row can hold, or a
     statement that the database refuses for its values, is one; an outage is not, nor is a table that another
     release has changed."""
     if isinstance(error, Error):

@@ -37,7 +37,7 @@ def end_waits(waits: Sequence[Wait], state: NodeState, answer: Any, *, by: str, 
 def write_ends(waits: Sequence[Wait], state: NodeState, answer: Any, *, by: str, now: datetime) -> list[str]:
     """End these waits, unless they have ended, and give their runs notices, in the caller's transaction.
 
-    waits: with their nodes. state: of the nodes. by: who or what ended them. Returns for each wait that had
+    waits: with their nodes. state: of the nodes. by: user, key or sweep. Returns for each wait that had
     not ended the follower to wake after the commit.
     """
     followers = {wait.node_id: follower_of(wait.node.run_id) for wait in waits}

@@ -109,7 +109,7 @@ class Firing(models.Model):
 
     until_at, count: of a row for several missed or skipped due times, the last of them and their number.
     backfill: of a backfill or a trigger, its request; empty: by the timetable. may_overlap: of a backfill,
-    starts while others run. by: who asked for it. reason, detail: why it was not started. job_id, run_id:
+    starts while others run. by: its user or key. reason, detail: why it was not started. job_id, run_id:
     what it started; no foreign keys, because retention deletes them. at: when it was decided. ended_at,
     end_state: of its job or run; without ended_at, end_state is that of an earlier end.
     """

@@ -423,7 +423,7 @@ def _wind_back(schedule: Schedule, now: datetime, operator: str | None) -> None:
     try:
         _set_next(changed)
     except UnknownTimezone:
-        changed.next_due_at, changed.next_at = None, now  # the sweep says so
+        changed.next_due_at, changed.next_at = None, now  # the sweep writes the row
     values = {name: getattr(changed, name) for name in ("handled_at", "next_due_at", "next_at")}
     with transaction.atomic():
         if not _changed(schedule, **values):

@@ -314,7 +314,7 @@ def metrics(view: View) -> Iterator[Finding]:
             SET_A_TOKEN,
         )
     else:
-        access = "open to everybody" if token == "open" else "protected by a token"
+        access = "open to all clients" if token == "open" else "protected by a token"
         yield Finding(Level.OK, "metrics", f"/metrics is {access}")
 
 

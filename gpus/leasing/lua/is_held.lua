@@ -1,5 +1,5 @@
 -- Why: checks whether an attempt still has a lease or an uncommitted end. A follower counts, because its worker may
---   have started it before Redis knows.
+--   have started it before the release of its holder.
 -- Keys: generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text
