@@ -9,8 +9,8 @@
 - `generation_age_seconds`, `unsure_age_seconds`, `fleet_time_us`: `generation.lua`.
 
 The next ticket is picked in `lua/includes/pick.lua`, shares of bands and tenants are computed in
-`lua/includes/shares.lua`, and `max_running` is enforced in `lua/includes/parked.lua`. Services depend on this
-protocol, so that the simulator can replace the store by one with faults.
+`lua/includes/shares.lua`, and `max_running` is enforced in `lua/includes/running.lua`. Services depend on
+this protocol, so that the simulator can replace the store by one with faults.
 
 A script is atomic. A method with a list (`renew`, `push`, `set_tenants`, `has_tickets`, `heartbeats`,
 `slots_of`, `restore_shares`, `fill`) runs its script once per batch of rows, and `claim` repeats its script

@@ -1,6 +1,6 @@
 """Limits on submits: a tenant's rate, the number of waiting jobs (per tenant and per model) and their longest
 wait, and a tenant's daily quota of GPU-seconds. `max_running` is enforced in
-`gpus/leasing/lua/includes/parked.lua`.
+`gpus/leasing/lua/includes/running.lua`.
 
 *Rate*: a token bucket in Redis (`gpus/leasing/lua/take_tokens.lua`), one token per job and at least one per
 request body that is read. Without Redis every submit is admitted. A slow Redis is bypassed for a while

@@ -1,5 +1,6 @@
 -- Why: closes a slot whose GPU may still be busy with an attempt out of control, until its GPU is proven idle. A lease
---   or end of another attempt stays, because it was granted after such a proof. Caller: jobs/sweeps/quarantine.py.
+--   or end of another attempt stays, because it was granted after such a proof. Callers: the sweeps that end
+--   lost attempts, such as orphans and stray_attempts, and jobs/index_rebuild/.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, running, server, servers, since, slot, states,
 --   tenants, turn, waits, warm

@@ -32,7 +32,7 @@
 -- include: availability
 -- include: shares
 -- include: leases
--- include: parked
+-- include: running
 -- include: assign
 -- include: circuit
 -- include: restore
@@ -59,7 +59,7 @@ Availability.hide_slot(slot, server)
 local pool = Pools.load_pool(slot.pool)
 local real = Shares.correct_charge(pool, slot, seconds)
 Leases.forget_lease(slot)
-Parked.run_ends(slot.tenant, slot.attempt)
+Running.run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
 Leases.store_uncommitted_end(slot)
 if rest_us then Availability.rest_server(server, Call.now + rest_us) end

@@ -14,7 +14,7 @@
 -- include: slots
 -- include: availability
 -- include: leases
--- include: parked
+-- include: running
 -- include: assign
 local name, job, attempt, epoch, verdict = args.slot, args.job, args.attempt, args.epoch, args.verdict
 
@@ -53,7 +53,7 @@ if verdict == 'adoptable' then
   if not slot or slot.state ~= 'settling' or slot.attempt ~= attempt then return 0 end
   redis.call('HDEL', Keys.settling(), attempt)
   redis.call('HSET', Keys.leases(), attempt, name)
-  Parked.run_begins(slot.tenant, attempt)
+  Running.run_begins(slot.tenant, attempt)
   Availability.make_adoptable(slot)
   return 1
 end

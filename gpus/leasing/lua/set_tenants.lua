@@ -13,7 +13,7 @@
 -- include: index
 -- include: pools
 -- include: classes
--- include: parked
+-- include: running
 -- include: wakes
 -- include: grants
 local whole = Index.is_whole()
@@ -22,7 +22,7 @@ local back, limited = {}, {}
 for _, row in ipairs(args.tenants) do
   if row.most_running and not Pools.rules_of(row.name).max_running then limited[row.name] = true end
 end
-Parked.find_running(limited)
+Running.find_running(limited)
 for _, row in ipairs(args.tenants) do
   local tenant, before = row.name, Pools.rules_of(row.name)
   local after = { weight = row.weight, band = row.band, max_running = row.most_running }
@@ -36,7 +36,7 @@ for _, row in ipairs(args.tenants) do
   end
   if after.max_running ~= before.max_running then
     if not after.max_running then redis.call('DEL', Keys.running(tenant)) end
-    Parked.apply_max_running(tenant, back)
+    Running.apply_max_running(tenant, back)
   end
 end
 local reply = {}

@@ -8,7 +8,7 @@
 -- include: shares
 -- include: line
 -- include: leases
--- include: parked
+-- include: running
 -- include: pick
 -- include: forecast
 
@@ -54,7 +54,7 @@ local function occupy(slot, server, lease, worker, lease_us, ended)
   Availability.hide_slot(slot, server)
   put_lease(slot, lease, worker, server.host)
   Leases.begin_lease(slot, Call.now, lease_us, ended)
-  Parked.run_begins(slot.tenant, slot.attempt)
+  Running.run_begins(slot.tenant, slot.attempt)
   return Leases.lease_reply(slot, false)
 end
 
@@ -93,7 +93,7 @@ local function drop_follower(slot)
   local pool = Pools.load_pool(follower.pool)
   Shares.correct_charge(pool, follower, 0)
   Pools.save_pool(pool)
-  Parked.run_ends(follower.tenant, follower.attempt)
+  Running.run_ends(follower.tenant, follower.attempt)
   Leases.forget_job(follower.job, follower.attempt)
 end
 
@@ -157,7 +157,7 @@ local function claim_follower(slot, server, slot_number, pool, attempt, warm)
   slot.follower = cmsgpack.pack(follower.pool, follower.job, attempt, follower.model, follower.tenant,
     follower.priority, follower.band, follower.charged_bands, follower.estimate, follower.leased_us, follower.fence)
   Slots.save_slot(slot)
-  Parked.run_begins(follower.tenant, attempt)
+  Running.run_begins(follower.tenant, attempt)
   return Leases.lease_reply(follower, false)
 end
 
@@ -168,7 +168,7 @@ local function drop_lease(slot, seconds)
   Shares.correct_charge(pool, slot, seconds)
   Pools.save_pool(pool)
   Leases.forget_lease(slot)
-  Parked.run_ends(slot.tenant, slot.attempt)
+  Running.run_ends(slot.tenant, slot.attempt)
   Leases.forget_job(slot.job, slot.attempt)
   redis.call('ZREM', Keys.expiry(), slot.attempt)
 end

@@ -1,4 +1,5 @@
 -- Applies a change of a tenant's highest band: moves its lines as a whole from queue to queue, and no single ticket.
+-- Its other limit, max_running, is in running.lua.
 -- include: keys
 -- include: pools
 -- include: line

@@ -7,7 +7,7 @@
 -- include: shares
 -- include: line
 -- include: leases
--- include: parked
+-- include: running
 -- include: forecast
 
 -- claim: `lease` of restore_lease.lua, and its worker, '' for none.
@@ -39,7 +39,7 @@ local function restore_lease(claim, lease_us)
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
     Leases.forget_lease(slot)
-    Parked.run_ends(slot.tenant, slot.attempt)
+    Running.run_ends(slot.tenant, slot.attempt)
     Leases.forget_job(slot.job, slot.attempt)
     redis.call('ZREM', Keys.expiry(), slot.attempt)
   end
@@ -53,7 +53,7 @@ local function restore_lease(claim, lease_us)
   Pools.save_pool(pool)
   redis.call('HSET', Keys.held(), slot.job, slot.attempt)
   Leases.begin_lease(slot, claim.fence, lease_us)
-  Parked.run_begins(claim.tenant, claim.attempt)
+  Running.run_begins(claim.tenant, claim.attempt)
   if server.top > server.slots then Availability.arrange_slots(server) end
   return true
 end
