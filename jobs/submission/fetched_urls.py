@@ -36,9 +36,9 @@ from jobs.callbacks.sending import Resolver
 from jobs.domain.errors import Refused
 from jobs.limits.submit_limits import limits_of
 from jobs.ports import Ports
+from jobs.submission.idempotency import earlier_batch, known_keys
 from jobs.submission.input_files import FetchedFile, urls_of
-from jobs.submission.insert import earlier_batch, known_keys
-from jobs.submission.request import Allowed, KeyedRequest, SubmitRequest, is_accepted
+from jobs.submission.request import Allowed, KeyedRequest, SubmitRequest, is_accepted, keys_of
 
 SCOPE_KEY = "dispatcher.fetched_urls"
 """Key of a `FetchHandover` in the ASGI scope of a request whose URLs the gateway may read."""
@@ -95,7 +95,7 @@ def urls_to_fetch(
         earlier = earlier_batch(tenant_id, idempotency_key.key, idempotency_key.fingerprint)
         if earlier is not None and earlier.is_complete:
             return None
-    known = known_keys(tenant_id, with_urls)
+    known = known_keys(tenant_id, keys_of(with_urls))
     may = Allowed(limits_of(tenant_id, ports).allowed_models, key_models)
     urls = dict.fromkeys(
         url

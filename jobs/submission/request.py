@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -203,6 +203,11 @@ def read_request(
     if idempotency_key is None:
         return SubmitRequest(body, files=files)
     return SubmitRequest(body, idempotency_key, fingerprint(fingerprint_body(value, files)), files=files)
+
+
+def keys_of(requests: Sequence[SubmitRequest | Refused]) -> list[str]:
+    """Return the idempotency keys of those requests that have one."""
+    return [one.idempotency_key for one in requests if isinstance(one, SubmitRequest) and one.idempotency_key]
 
 
 def read_item(value: Any) -> SubmitRequest:

@@ -24,15 +24,8 @@ from jobs.limits.submit_limits import SLOW_REDIS_SECONDS, QueueLimits, ask_redis
 from jobs.models import Job, Tenant
 from jobs.ports import Ports
 from jobs.submission.capacity import Capacity
-from jobs.submission.insert import (
-    Entry,
-    SubmitLimits,
-    earlier_batch,
-    known_keys,
-    retry_batch,
-    store,
-    store_batch,
-)
+from jobs.submission.idempotency import earlier_batch, known_keys
+from jobs.submission.insert import Entry, SubmitLimits, retry_batch, store, store_batch
 from jobs.submission.request import (
     Allowed,
     Item,
@@ -43,6 +36,7 @@ from jobs.submission.request import (
     SubmittedBatch,
     WaitReason,
     checked_unless_replay,
+    keys_of,
 )
 
 log = structlog.get_logger()
@@ -183,10 +177,10 @@ def _entries(
     capacities: by tenant; filled on the first call, since no transaction may be open during a call to Redis.
     """
     now = ports.clock.now()
-    by_tenant: dict[int, list[SubmitRequest | Refused]] = {}
+    keys: dict[int, list[str]] = {}
     for one in submissions:
-        by_tenant.setdefault(one.tenant_id, []).extend(one.requests)
-    known = {tenant_id: known_keys(tenant_id, requests) for tenant_id, requests in by_tenant.items()}
+        keys.setdefault(one.tenant_id, []).extend(keys_of(one.requests))
+    known = {tenant_id: known_keys(tenant_id, asked) if asked else {} for tenant_id, asked in keys.items()}
     checked: list[tuple[Submission, SubmitRequest | Refused]] = []
     for one in submissions:
         may = Allowed(limits_of(one.tenant_id, ports).allowed_models, one.key_models)
@@ -207,8 +201,7 @@ def _entries(
     models = [(tenant_id, request.body.model) for tenant_id, request in requests_by_tenant]
     queue_limits = QueueLimits(now, models, ports, patience_seconds=patience_seconds)
     limits = {
-        tenant_id: SubmitLimits(tenant_id, now, queue_limits, capacities[tenant_id])
-        for tenant_id in by_tenant
+        tenant_id: SubmitLimits(tenant_id, now, queue_limits, capacities[tenant_id]) for tenant_id in known
     }
     return [
         Entry(request, limits[one.tenant_id], known[one.tenant_id], one.log_fields)

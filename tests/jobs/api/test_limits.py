@@ -13,7 +13,7 @@ from foundation.http_api import json_parser
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
-from jobs.submission.insert import earlier_batch
+from jobs.submission.idempotency import earlier_batch
 from tests.support.api_jobs import make_job
 from tests.support.api_world import Account, ApiWorld, make_model
 from tests.support.factories import make_running
