@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from dispatcher_project.supervisor.data_folder import ROOT
@@ -33,3 +33,24 @@ def written_files() -> Mapping[Path, Callable[[], str]]:
         REFERENCE / "sweeps.md": sweeps_page,
         ROOT / "dispatcher_client/submit_options.py": client_module,
     }
+
+
+def write_files(files: Mapping[Path, Callable[[], str]], start_again: Callable[[], None]) -> Iterator[Path]:
+    """Write the modules, then the pages; yield each file's path once it is written.
+
+    start_again: called in place of writing the pages if a module has changed, because pages are made from the
+    modules that this process has imported.
+    """
+    modules = [path for path in files if path.suffix == ".py"]
+    is_changed = False
+    for path in modules:
+        text = files[path]()
+        is_changed |= path.read_text() != text
+        path.write_text(text)
+        yield path
+    if is_changed:
+        start_again()
+        return
+    for path in [path for path in files if path not in modules]:
+        path.write_text(files[path]())
+        yield path

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.documentation.written import written_files
+from dispatcher_project.documentation.written import write_files, written_files
 
 
 class Command(BaseCommand):
@@ -12,6 +14,9 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for path, make in written_files().items():
-            path.write_text(make())
+        for path in write_files(written_files(), _start_again):
             self.stdout.write(f"wrote {path}")
+
+
+def _start_again() -> None:
+    subprocess.run([sys.executable, *sys.orig_argv[1:]], check=True)

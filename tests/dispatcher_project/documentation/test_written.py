@@ -16,7 +16,7 @@ from dispatcher_project.documentation.events import event_types, events_page
 from dispatcher_project.documentation.lifecycle import lifecycle_page
 from dispatcher_project.documentation.model_options import model_options_page
 from dispatcher_project.documentation.sweeps import sweeps_page
-from dispatcher_project.documentation.written import written_files
+from dispatcher_project.documentation.written import write_files, written_files
 from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.registry.model_fields import FIELDS
 from gpus.runners.registry import BUILT_IN
@@ -27,6 +27,18 @@ from jobs.sweeps.registry import Sweeps
 @pytest.mark.parametrize("path", written_files(), ids=lambda path: path.name)
 def test_the_file_is_current(path: Path) -> None:
     assert path.read_text() == written_files()[path](), "run `python3 manage.py write_docs`"
+
+
+def test_pages_are_made_by_a_process_that_has_imported_the_written_modules(tmp_path: Path) -> None:
+    module, page = tmp_path / "options.py", tmp_path / "page.md"
+    module.write_text("old\n")
+    page.write_text("old\n")
+    files = {page: lambda: "new\n", module: lambda: "new\n"}
+    starts: list[str] = []
+    assert list(write_files(files, lambda: starts.append(page.read_text()))) == [module]
+    assert (starts, module.read_text()) == (["old\n"], "new\n")
+    assert list(write_files(files, lambda: starts.append("again"))) == [module, page]
+    assert (starts, page.read_text()) == (["old\n"], "new\n")
 
 
 @pytest.mark.parametrize("command", ["write_docs", "makemigrations"])
