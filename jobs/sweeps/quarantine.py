@@ -1,9 +1,9 @@
 """Quarantined slots, whose GPU may still run an attempt without a worker: probes their servers until a slot
 is proven free.
 
-The row is closed before the slot is freed in Redis: after a crash in between, `lock_sync` frees the slot. In
-the other order the slot could be leased while its row is open. What counts as a proof is in
-`gpus.health.evidence`.
+`jobs.transitions.attempts` writes their rows, with the uncertain end of the attempt. A row is closed before
+the slot is freed in Redis: after a crash in between, `lock_sync` frees the slot. In the other order the slot
+could be leased while its row is open. What counts as a proof is in `gpus.health.evidence`.
 """
 
 from __future__ import annotations
