@@ -18,7 +18,7 @@ from dispatcher_project.logging import logging_config
 from dispatcher_project.supervisor.data_folder import default_folder
 from foundation.database.sqlite3.checkpoint import OWN_PAGES
 
-from .celery import broker_url
+from .celery import broker_url, checked_redis, unreadable_address
 from .dispatcher import read_settings
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -48,8 +48,8 @@ DEBUG = env.bool("DJANGO_DEBUG", default=False)
 ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["*"])
 CSRF_TRUSTED_ORIGINS = env.list("DJANGO_CSRF_TRUSTED_ORIGINS", default=[])
 
-REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
-BROKER_URL = broker_url(env.str("BROKER_URL", default=REDIS_URL))
+REDIS_URL = checked_redis("REDIS_URL", env.str("REDIS_URL", default="redis://127.0.0.1:6379/0"))
+BROKER_URL = broker_url(checked_redis("BROKER_URL", env.str("BROKER_URL", default=REDIS_URL)))
 BROKER_SENTINEL_MASTER = env.str("BROKER_SENTINEL_MASTER", default="mymaster")
 CELERY_APP = "dispatcher_project.celery.app"
 DISPATCHER_PORTS = "dispatcher_project.wiring.make_production_ports"
@@ -164,12 +164,19 @@ def database(url: str) -> dict[str, Any]:
     url: its query sets driver options, such as ``?timeout=5`` (SQLite) or ``?connect_timeout=3``
     (PostgreSQL). Raises ImproperlyConfigured.
     """
-    scheme, found, _ = url.partition("://")
+    scheme, found, rest = url.partition("://")
     if not found or scheme not in ("sqlite", "postgres", "postgresql"):
         raise ImproperlyConfigured(
             f"DATABASE_URL must begin with postgresql:// or sqlite://, not {scheme if found else 'nothing'}://"
         )
-    entry = dict(env.db_url_config(url))
+    if scheme == "sqlite" and not rest.startswith(("/", ":memory:")):  # else it would be one in memory
+        raise ImproperlyConfigured(
+            "DATABASE_URL of a file has three slashes, and four before an absolute path"
+        )
+    try:
+        entry = dict(env.db_url_config(url))
+    except ValueError:
+        raise unreadable_address("DATABASE_URL") from None
     if entry["ENGINE"] == "django.db.backends.sqlite3":
         entry["ENGINE"] = "foundation.database.sqlite3"
         entry["OPTIONS"] = {

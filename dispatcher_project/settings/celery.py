@@ -22,6 +22,28 @@ _REDIS_OPTIONS = {
 _PUBLISH_TIMEOUT_SECONDS = 1.0
 
 
+def unreadable_address(name: str) -> ImproperlyConfigured:
+    """Return the error of a URL whose host and port can't be read; it shows no part of a password."""
+    return ImproperlyConfigured(
+        f"{name}: host and port can't be read. In a password, / ? # and @ are written %2F %3F %23 and %40"
+    )
+
+
+def checked_redis(name: str, url: str) -> str:
+    """Return the URL. Raises ImproperlyConfigured if its host, port or the number of its database can't be
+    read: redis-py would take database 0 instead."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("redis", "rediss"):
+            return url
+        number, _ = parts.path.removeprefix("/"), parts.port
+    except ValueError:
+        raise unreadable_address(name) from None
+    if number and not (number.isascii() and number.isdecimal()):
+        raise ImproperlyConfigured(f"{name}: the path of the URL is the number of a database, such as /0")
+    return url
+
+
 def broker_url(url: str) -> str:
     """Return a broker URL in kombu's notation: redis-py's ``unix://[:password@]/path?db=0`` becomes
     ``redis+socket://[:password@]/path?virtual_host=0``; others are unchanged. Raises ImproperlyConfigured."""

@@ -524,6 +524,9 @@ _RESTS = (
 _CHOICES = {"tenant_logs": TENANT_LOGS, "tenant_errors": TENANT_ERRORS}
 
 
+_ADDRESS = re.compile(r"https?://[^/?#@\s]+[^?#\s]*")
+
+
 def _refusal(name: str, rule: str) -> ImproperlyConfigured:
     return ImproperlyConfigured(f"DISPATCHER_{name.upper()} {rule}")
 
@@ -563,6 +566,9 @@ def _check_texts(given: DispatcherSettings) -> None:
         raise _refusal("admin_path", f"{_ADMIN_RULE}; it is {path!r}")
     if not token.isascii() or not token.isprintable() or " " in token:
         raise _refusal("metrics_token", "must be printable ASCII without spaces")
+    for name in ("public_url", "artifact_url"):
+        if (url := getattr(given, name)) and not _ADDRESS.fullmatch(url):
+            raise _refusal(name, f"must be http:// or https:// with a host, it is {url!r}")
     for name, choices in _CHOICES.items():
         if (value := getattr(given, name)) not in choices:
             raise _refusal(name, f"must be one of {', '.join(choices)}, it is {value!r}")

@@ -7,6 +7,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatcher_project.settings.base import database
+from dispatcher_project.settings.celery import checked_redis
 from dispatcher_project.settings.dispatcher import read_settings
 
 
@@ -28,6 +29,10 @@ from dispatcher_project.settings.dispatcher import read_settings
         ("DISPATCHER_COG_UPLOAD_SHARE", "1.1", "must be more than 0 and at most 1, it is 1.1"),
         ("DISPATCHER_TELEMETRY_HOURS", "169", r"is at most 168 \(a week\), it is 169"),
         ("DISPATCHER_LEASE_SECONDS", "10", "DISPATCHER_RENEW_SECONDS must be less than half"),
+        ("DISPATCHER_PUBLIC_URL", "gpu.example", "must be http:// or https:// with a host"),
+        ("DISPATCHER_PUBLIC_URL", "https://", "must be http:// or https:// with a host"),
+        ("DISPATCHER_ARTIFACT_URL", "ftp://gpu.example", "must be http:// or https:// with a host"),
+        ("DISPATCHER_ARTIFACT_URL", "https://gpu.example/?a=1", "must be http:// or https:// with a host"),
         ("DISPATCHER_CALLBACK_NETWORKS", "10.0.0.0/99", "DISPATCHER_CALLBACK_NETWORKS: "),
     ],
 )
@@ -50,3 +55,40 @@ def test_an_unknown_database_is_refused_without_showing_its_password(url: str) -
     with pytest.raises(ImproperlyConfigured, match="DATABASE_URL must begin with") as error:
         database(url)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("rest", ["//u:secret@db:99999/x", "//u:secret/2@db/x", "//u:secret@[::1/x"])
+def test_an_unreadable_address_is_refused_without_a_part_of_its_password(rest: str) -> None:
+    for refuse in (
+        lambda: database(f"postgresql:{rest}"),
+        lambda: checked_redis("REDIS_URL", f"redis:{rest}"),
+    ):
+        with pytest.raises(ImproperlyConfigured, match="host and port can't be read") as error:
+            refuse()
+        assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite://db.sqlite3", "sqlite://var/db.sqlite3", "sqlite://"])
+def test_a_path_of_too_few_slashes_is_no_database_in_memory(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="three slashes"):
+        database(url)
+
+
+@pytest.mark.parametrize("path", ["/abc", "/-1", "/0/1", "/\u0661"])
+def test_a_redis_database_that_is_no_number_is_not_database_0(path: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="number of a database"):
+        checked_redis("BROKER_URL", f"redis://127.0.0.1{path}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h",
+        "rediss://u:p@[::1]:6379/3?x=1",
+        "unix:///run/r.sock?db=1",
+        "redis+sentinel://a:1,b:2/m/0",
+        "amqp://h//",
+    ],
+)
+def test_good_addresses_stay(url: str) -> None:
+    assert checked_redis("REDIS_URL", url) == url
