@@ -20,8 +20,9 @@ from admin_ui.parts.typed_decorators import operation
 from foundation.moments import read_moment
 from jobs import ports
 from jobs.domain.errors import Refused
-from workflows.schedules import operations
 from workflows.schedules.models import Schedule
+from workflows.schedules.operations.backfill import Backfilled, backfill
+from workflows.schedules.operations.request_keys import RequestKey
 
 DUES_LISTED = 5
 """Due times listed at each end of the span."""
@@ -97,23 +98,23 @@ class BackfillPage(OperatorAdmin):
         return TemplateResponse(request, "admin_ui/schedule/backfill.html", context)
 
 
-def _backfill(schedule: Schedule, form: BackfillForm, request: HttpRequest) -> operations.Backfilled:
+def _backfill(schedule: Schedule, form: BackfillForm, request: HttpRequest) -> Backfilled:
     """Count the due times of a span by GET, start them by POST. Raises Refused."""
     real, by = ports.production_ports(), actor(request)
-    return operations.backfill(
+    return backfill(
         schedule,
         form.cleaned_data["begin"],
         form.cleaned_data["end"] or real.clock.now(),
         parallel=form.cleaned_data["parallel"],
         dry_run=request.method != "POST",
-        idempotency_key=operations.RequestKey(request.POST.get("key") or new_key()),
+        idempotency_key=RequestKey(request.POST.get("key") or new_key()),
         by=by,
         operator=by,
         ports=real,
     )
 
 
-def _counted(found: operations.Backfilled) -> dict[str, Any]:
+def _counted(found: Backfilled) -> dict[str, Any]:
     """Return the due times of a span for the page. The form that starts them names the first and the last
     one, since a span such as 2h would be another one by then."""
     dues = found.dues

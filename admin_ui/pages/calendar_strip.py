@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from workflows.schedules import operations
 from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations.fire_times import fire_times
 
 HOURS = 24
 """The strip shows so many hours back, and as many ahead."""
@@ -24,7 +24,7 @@ _HOURS_LABELLED = range(0, 2 * HOURS, 6)
 def calendar_strip(schedule: Schedule, now: datetime) -> SafeString:
     """Return an SVG with a tick for each firing and due time, and the same as a sentence."""
     past = list(Firing.objects.filter(schedule=schedule, due_at__gte=now - _SPAN)[:MAX_TICKS])
-    times = operations.fire_times(schedule, MAX_TICKS + 1, now)
+    times = fire_times(schedule, MAX_TICKS + 1, now)
     ahead = [one.fires_at for one in times[:MAX_TICKS] if one.fires_at <= now + _SPAN]
     is_cut = len(ahead) == MAX_TICKS < len(times)
     ticks = [*_past(past, now), *(_tick(at, at, now, "due", f"{at:%a %H:%M:%S} due") for at in ahead)]

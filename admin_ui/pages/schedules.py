@@ -26,10 +26,14 @@ from admin_ui.parts.submit_form import new_key
 from admin_ui.parts.typed_decorators import column, operation
 from jobs import ports
 from jobs.domain.errors import Refused
-from workflows.schedules import operations
 from workflows.schedules.backlog import backlog_of
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations.backfill import cancel_backfills
+from workflows.schedules.operations.fire_times import fire_times, shown_next_due_at, times_in_words
+from workflows.schedules.operations.pause import is_ahead, pause_schedule, resume_schedule
+from workflows.schedules.operations.request_keys import RequestKey
+from workflows.schedules.operations.trigger import trigger
 
 SHOWN = 10
 OUTCOME_LABELS = {"started": "success", "waiting": "info", "skipped": "warning", "missed": "danger"}
@@ -132,7 +136,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
 
     @column("due times")
     def times(self, schedule: Schedule) -> str:
-        return operations.times_in_words(schedule)
+        return times_in_words(schedule)
 
     @column("starts")
     def target_page(self, schedule: Schedule) -> SafeString | str:
@@ -152,7 +156,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
 
     @column("next due at", ordering="next_due_at")
     def next_due(self, schedule: Schedule) -> datetime | None:
-        return operations.shown_next_due_at(schedule, _now())
+        return shown_next_due_at(schedule, _now())
 
     @column("waiting firings", once=True)
     def waiting(self, schedule: Schedule) -> SafeString | str:
@@ -169,7 +173,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
 
     @column("next fire times", once=True)
     def next_times(self, schedule: Schedule) -> SafeString | str:
-        found = operations.fire_times(schedule, SHOWN, _now())
+        found = fire_times(schedule, SHOWN, _now())
         rows = format_html_join(
             "", "<li>{} UTC ({})</li>", ((f"{one.fires_at:%a %Y-%m-%d %H:%M:%S}", one.local) for one in found)
         )
@@ -206,7 +210,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
         clock that was ahead."""
         schedule, now = self._schedule_to_change(request, object_id), _now()
         return schedule is not None and (
-            bool(schedule.error_code) or is_paused(schedule, now) or operations.is_ahead(schedule, now)
+            bool(schedule.error_code) or is_paused(schedule, now) or is_ahead(schedule, now)
         )
 
     def has_cancel_backfills_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
@@ -225,7 +229,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
     @operation("Start now", permissions=["change_rows"])
     def trigger_chosen(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         given = request.POST.get("key", "")
-        key = operations.RequestKey(given) if given else None
+        key = RequestKey(given) if given else None
         _each(request, queryset, lambda schedule, by: _trigger(schedule, by, key), "started")
 
     @operation("Pause", permissions=["change_rows"])
@@ -244,7 +248,7 @@ class SchedulePages(BackfillPage, ReadOnlyAdmin):
         form_class=TriggerForm,
     )
     def trigger_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        key = operations.RequestKey(form.cleaned_data["key"])
+        key = RequestKey(form.cleaned_data["key"])
         return _one(request, object_id, lambda schedule, by: _trigger(schedule, by, key), "started")
 
     @operation(
@@ -285,22 +289,22 @@ _FIRING_HEADS = ("Due (UTC)", "Outcome", "Why or end", "Started")
 _Act = Callable[[Schedule, str], Any]
 
 
-def _trigger(schedule: Schedule, by: str, key: operations.RequestKey | None = None) -> None:
-    operations.trigger(schedule, by=by, operator=by, idempotency_key=key, ports=ports.production_ports())
+def _trigger(schedule: Schedule, by: str, key: RequestKey | None = None) -> None:
+    trigger(schedule, by=by, operator=by, idempotency_key=key, ports=ports.production_ports())
 
 
 def _pause(schedule: Schedule, by: str, until: datetime | None = None, reason: str = "") -> None:
-    operations.pause_schedule(
+    pause_schedule(
         schedule, ports=ports.production_ports(), until=until, reason=reason or f"by {by}", operator=by
     )
 
 
 def _resume(schedule: Schedule, by: str) -> None:
-    operations.resume_schedule(schedule, ports=ports.production_ports(), operator=by)
+    resume_schedule(schedule, ports=ports.production_ports(), operator=by)
 
 
 def _cancel_backfills(schedule: Schedule, by: str) -> None:
-    operations.cancel_backfills(schedule, ports=ports.production_ports(), operator=by)
+    cancel_backfills(schedule, ports=ports.production_ports(), operator=by)
 
 
 def _each(request: HttpRequest, schedules: QuerySet[Schedule], act: _Act, done: str) -> None:

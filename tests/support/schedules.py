@@ -14,9 +14,10 @@ from jobs.models import Job, Tenant
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount
 from tests.support.fakes import ManualClock
-from workflows.schedules import operations
 from workflows.schedules.body import ScheduleBody
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations.read import read_schedule
+from workflows.schedules.operations.store import put_schedule
 from workflows.sweeps import due_schedules, ended_firings
 
 SUBMIT = {"model": "zimg", "payload": {"prompt": "x"}}
@@ -38,8 +39,8 @@ class Stage:
         return ScheduleBody.model_validate({**when, **what, "overlap": "allow", **fields})
 
     def put(self, name: str = "s", **fields: Any) -> Schedule:
-        row = operations.read_schedule(self.tenant.pk, name, self.body(**fields), ports=self.ports)
-        return operations.put_schedule(row).schedule
+        row = read_schedule(self.tenant.pk, name, self.body(**fields), ports=self.ports)
+        return put_schedule(row).schedule
 
     def sweep(self) -> SweepCount:
         """Run both sweeps, as their runner does: where they are needed."""

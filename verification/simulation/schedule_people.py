@@ -27,19 +27,12 @@ from workflows.schedules.body import ScheduleBody
 from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap, Reason
 from workflows.schedules.domain.timetable import Timetable
 from workflows.schedules.models import NO_BACKFILL, Firing, Schedule
-from workflows.schedules.operations import (
-    Backfilled,
-    RequestKey,
-    backfill,
-    cancel_backfills,
-    delete_schedule,
-    find_schedule,
-    pause_schedule,
-    put_schedule,
-    read_schedule,
-    resume_schedule,
-    trigger,
-)
+from workflows.schedules.operations.backfill import Backfilled, backfill, cancel_backfills
+from workflows.schedules.operations.pause import pause_schedule, resume_schedule
+from workflows.schedules.operations.read import find_schedule, read_schedule
+from workflows.schedules.operations.request_keys import RequestKey
+from workflows.schedules.operations.store import delete_schedule, put_schedule
+from workflows.schedules.operations.trigger import trigger
 
 T = TypeVar("T")
 EDITED = "edited"

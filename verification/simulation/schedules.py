@@ -27,7 +27,7 @@ from verification.simulation.world import World
 from workflows.schedules.domain import timetable
 from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap, Reason
 from workflows.schedules.models import Firing, Schedule
-from workflows.schedules.operations import pause_schedule, resume_schedule
+from workflows.schedules.operations.pause import pause_schedule, resume_schedule
 
 ZONE = "Simulated/Night"
 SHIFT = timedelta(minutes=2)

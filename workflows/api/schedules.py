@@ -30,19 +30,33 @@ from jobs.api.submit import IDEMPOTENCY, idempotency_key, replay_headers
 from jobs.domain.access import Scope, may_see_payloads
 from workflows.api.base import operator_of
 from workflows.api.runs import max_start_bytes
+from workflows.domain.errors import UnknownSchedule
 from workflows.schedules import backlog as backlogs
-from workflows.schedules import operations
 from workflows.schedules.body import Backfill, NewSchedule, ScheduleBody, SchedulePause
 from workflows.schedules.domain.policy import CatchUp, Outcome, Overlap
 from workflows.schedules.domain.target import template_of
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations.backfill import backfill, cancel_backfills
+from workflows.schedules.operations.fire_times import (
+    PREVIEW_MOST,
+    fire_times,
+    fire_times_if_resumed,
+    shown_next_due_at,
+    times_in_words,
+)
+from workflows.schedules.operations.fire_times import FireTime as DueTime
+from workflows.schedules.operations.pause import pause_schedule, resume_schedule
+from workflows.schedules.operations.read import read_schedule
+from workflows.schedules.operations.request_keys import RequestKey
+from workflows.schedules.operations.store import as_if_stored, create_schedule, delete_schedule, put_schedule
+from workflows.schedules.operations.trigger import trigger
 
 SHOWN_NEXT = 10
 NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The schedule's name.")
 COUNT = OpenApiParameter(
     "n",
-    {"type": "integer", "minimum": 1, "maximum": operations.PREVIEW_MOST},
+    {"type": "integer", "minimum": 1, "maximum": PREVIEW_MOST},
     description="How many fire times.",
 )
 PREVIEW = "preview"
@@ -187,7 +201,7 @@ class ScheduleView(JobView):
         if name == PREVIEW:
             error = FieldError("/name", "invalid", f"{PREVIEW} is reserved; give it another name.")
             raise validation_problem([error])
-        return operations.read_schedule(
+        return read_schedule(
             tenant_of(request), name, body, ports=self.ports, key_models=principal_of(request).models
         )
 
@@ -224,7 +238,7 @@ class Schedules(ScheduleView):
     )
     def post(self, request: Request) -> Response:
         body = read_body(NewSchedule, request.data)
-        schedule = operations.create_schedule(self.read(request, body.name, body), operator_of(request))
+        schedule = create_schedule(self.read(request, body.name, body), operator_of(request))
         return Response(self.shown(request, schedule), status=201)
 
 
@@ -250,7 +264,7 @@ class PreviewNew(ScheduleView):
             raise validation_problem([FieldError("/name", "required", text)])
         schedule = self.read(request, body.name or "unnamed", body)
         if body.name is not None:
-            schedule = operations.as_if_stored(schedule)
+            schedule = as_if_stored(schedule)
         return Response(preview_json(schedule, request, self.ports.clock.now()))
 
 
@@ -280,12 +294,12 @@ class ScheduleDetail(ScheduleView):
     )
     def put(self, request: Request, name: str) -> Response:
         if not is_name(name):
-            raise operations.UnknownSchedule
+            raise UnknownSchedule
         body = read_body(ScheduleBody, request.data)
         if body.name not in (None, name):
             error = FieldError("/name", "invalid", "The name in the body is not the one in the URL.")
             raise validation_problem([error])
-        stored = operations.put_schedule(self.read(request, name, body), operator_of(request))
+        stored = put_schedule(self.read(request, name, body), operator_of(request))
         return Response(self.shown(request, stored.schedule), status=201 if stored.is_new else 200)
 
     @described(
@@ -298,7 +312,7 @@ class ScheduleDetail(ScheduleView):
         description="Jobs and runs that it started go on.",
     )
     def delete(self, request: Request, name: str) -> Response:
-        operations.delete_schedule(own_schedule(request, name), operator_of(request))
+        delete_schedule(own_schedule(request, name), operator_of(request))
         return Response(status=204)
 
 
@@ -330,12 +344,12 @@ class Trigger(ScheduleView):
     def post(self, request: Request, name: str) -> Response:
         schedule = own_schedule(request, name)
         key = idempotency_key(request.headers.get("Idempotency-Key"))
-        done = operations.trigger(
+        done = trigger(
             schedule,
             by=principal_of(request).name,
             ports=self.ports,
             operator=operator_of(request),
-            idempotency_key=None if key is None else operations.RequestKey(key),
+            idempotency_key=None if key is None else RequestKey(key),
             key_models=principal_of(request).models,
         )
         return Response(firing_json(done.firing), status=202, headers=replay_headers(done.replayed))
@@ -356,7 +370,7 @@ class StartBackfill(ScheduleView):
         schedule = own_schedule(request, name)
         key = idempotency_key(request.headers.get("Idempotency-Key"))
         body = read_body(Backfill, request.data)
-        done = operations.backfill(
+        done = backfill(
             schedule,
             body.from_,
             body.to,
@@ -365,7 +379,7 @@ class StartBackfill(ScheduleView):
             parallel=body.parallel,
             dry_run=body.dry_run,
             operator=operator_of(request),
-            idempotency_key=None if key is None else operations.RequestKey(key),
+            idempotency_key=None if key is None else RequestKey(key),
             key_models=principal_of(request).models,
         )
         answer = {"count": len(done.dues), "first": done.dues[0], "last": done.dues[-1]}
@@ -385,9 +399,7 @@ class CancelBackfills(ScheduleView):
         "goes on.",
     )
     def post(self, request: Request, name: str) -> Response:
-        count = operations.cancel_backfills(
-            own_schedule(request, name), ports=self.ports, operator=operator_of(request)
-        )
+        count = cancel_backfills(own_schedule(request, name), ports=self.ports, operator=operator_of(request))
         return Response({"count": count})
 
 
@@ -406,7 +418,7 @@ class PauseSchedule(ScheduleView):
     def post(self, request: Request, name: str) -> Response:
         schedule = own_schedule(request, name)
         body = read_optional_body(SchedulePause, request.data or None)
-        paused = operations.pause_schedule(
+        paused = pause_schedule(
             schedule,
             ports=self.ports,
             until=body.until,
@@ -426,7 +438,7 @@ class ResumeSchedule(ScheduleView):
         tag="schedules",
     )
     def post(self, request: Request, name: str) -> Response:
-        resumed = operations.resume_schedule(
+        resumed = resume_schedule(
             own_schedule(request, name), ports=self.ports, operator=operator_of(request)
         )
         return Response(self.shown(request, resumed))
@@ -468,7 +480,7 @@ def own_schedule(request: Request, name: str) -> Schedule:
     return found
 
 
-def times_json(times: Iterable[operations.FireTime]) -> list[dict[str, Any]]:
+def times_json(times: Iterable[DueTime]) -> list[dict[str, Any]]:
     """Return the bodies of fire times."""
     return [{"due_at": one.due_at, "fires_at": one.fires_at, "local": one.local.isoformat()} for one in times]
 
@@ -494,11 +506,11 @@ def _lane_json(lane: backlogs.Lane | None) -> dict[str, Any] | None:
 
 def preview_json(schedule: Schedule, request: Request, now: datetime) -> dict[str, Any]:
     """Return the body of a preview; the query's `n` says how many."""
-    count = whole_parameter(request, "n", most=operations.PREVIEW_MOST, default=SHOWN_NEXT)
+    count = whole_parameter(request, "n", most=PREVIEW_MOST, default=SHOWN_NEXT)
     return {
-        "words": operations.times_in_words(schedule),
+        "words": times_in_words(schedule),
         "paused": is_paused(schedule, now) and schedule.paused_until is None,
-        "next": times_json(operations.fire_times_if_resumed(schedule, count, now)),
+        "next": times_json(fire_times_if_resumed(schedule, count, now)),
     }
 
 
@@ -514,7 +526,7 @@ def summary_json(schedule: Schedule, now: datetime) -> dict[str, Any]:
         "timezone": schedule.timezone if schedule.cron else None,
         "every_seconds": schedule.every_seconds,
         "at": schedule.at,
-        "words": operations.times_in_words(schedule),
+        "words": times_in_words(schedule),
         "overlap": schedule.overlap,
         "catch_up": schedule.catch_up,
         "catch_up_seconds": schedule.catch_up_seconds,
@@ -527,7 +539,7 @@ def summary_json(schedule: Schedule, now: datetime) -> dict[str, Any]:
         "pause_reason": (schedule.pause_reason or None) if paused else None,
         "failures": schedule.failures,
         "error": error,
-        "next_due_at": operations.shown_next_due_at(schedule, now),
+        "next_due_at": shown_next_due_at(schedule, now),
         "created_at": schedule.created_at,
         "updated_at": schedule.updated_at,
         "urls": {
@@ -548,7 +560,7 @@ def schedule_json(schedule: Schedule, now: datetime, *, with_payload: bool) -> d
         "submit": None,
         "workflow": None,
         str(kind): shown,
-        "next": times_json(operations.fire_times(schedule, SHOWN_NEXT, now)),
+        "next": times_json(fire_times(schedule, SHOWN_NEXT, now)),
         "backlog": backlog_json(backlogs.backlog_of(schedule, now)),
     }
 

@@ -17,7 +17,7 @@ from workflows.domain.plan import NodeKind
 from workflows.domain.states import RunState
 from workflows.models import Node, Run, Wait
 from workflows.schedules.models import Schedule
-from workflows.schedules.operations import AHEAD
+from workflows.schedules.operations.pause import AHEAD
 from workflows.sweeps.stalled_runs import PERIOD_SECONDS
 
 OLD_NOTICE = timedelta(minutes=1)

@@ -25,12 +25,17 @@ from jobs.domain.errors import Refused
 from jobs.ports import Ports
 from workflows.api.schedules import firing_json, schedule_json, summary_json
 from workflows.models import Workflow
-from workflows.schedules import operations
 from workflows.schedules.backlog import backlog_of
 from workflows.schedules.body import ScheduleBody
 from workflows.schedules.domain.policy import Outcome
 from workflows.schedules.execution.fire import is_paused
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations.backfill import backfill, cancel_backfills
+from workflows.schedules.operations.fire_times import fire_times_if_resumed
+from workflows.schedules.operations.pause import pause_schedule, resume_schedule
+from workflows.schedules.operations.read import read_schedule
+from workflows.schedules.operations.store import as_if_stored, delete_schedule, put_schedule
+from workflows.schedules.operations.trigger import trigger
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -140,7 +145,7 @@ class Command(TerminalCommand):
             self.print(f"no schedule: `{command_line('schedule put NAME FILE')}` stores one")
 
     def _put(self, options: dict[str, Any], ports: Ports) -> None:
-        stored = operations.put_schedule(_read(options, ports), cli_actor())
+        stored = put_schedule(_read(options, ports), cli_actor())
         self._say(stored.schedule, ports, "created" if stored.is_new else "stored")
 
     def _show(self, options: dict[str, Any], ports: Ports) -> None:
@@ -169,11 +174,8 @@ class Command(TerminalCommand):
 
     def _preview(self, options: dict[str, Any], ports: Ports) -> None:
         now = ports.clock.now()
-        if options["file"] is None:
-            schedule = self._named(options)
-        else:
-            schedule = operations.as_if_stored(_read(options, ports))
-        found = operations.fire_times_if_resumed(schedule, options["count"], now)
+        schedule = self._named(options) if options["file"] is None else as_if_stored(_read(options, ports))
+        found = fire_times_if_resumed(schedule, options["count"], now)
         if self.as_json:
             rows = [
                 {"due_at": one.due_at, "fires_at": one.fires_at, "local": one.local.isoformat()}
@@ -210,7 +212,7 @@ class Command(TerminalCommand):
 
     def _trigger(self, options: dict[str, Any], ports: Ports) -> None:
         by = cli_actor()
-        firing = operations.trigger(self._named(options), by=by, ports=ports, operator=by).firing
+        firing = trigger(self._named(options), by=by, ports=ports, operator=by).firing
         if self.as_json:
             self.print_json(firing_json(firing))
         else:
@@ -222,7 +224,7 @@ class Command(TerminalCommand):
         now = ports.clock.now()
         first = _read_time(options["first"], "--from", now)
         last = now if options["last"] is None else _read_time(options["last"], "--to", now)
-        done = operations.backfill(
+        done = backfill(
             self._named(options),
             first,
             last,
@@ -241,7 +243,7 @@ class Command(TerminalCommand):
             self.print(f"{verb} {counted(len(done.dues), 'due time')}, {times} UTC{pace}")
 
     def _cancel_backfills(self, options: dict[str, Any], ports: Ports) -> None:
-        count = operations.cancel_backfills(self._named(options), ports=ports, operator=cli_actor())
+        count = cancel_backfills(self._named(options), ports=ports, operator=cli_actor())
         if self.as_json:
             self.print_json({"count": count})
         else:
@@ -252,7 +254,7 @@ class Command(TerminalCommand):
         until = _read_time(options["until"], "--until", now, ahead=True) if options["until"] else None
         schedule = self._named(options)
         self._say(
-            operations.pause_schedule(
+            pause_schedule(
                 schedule,
                 ports=ports,
                 until=until,
@@ -264,12 +266,12 @@ class Command(TerminalCommand):
         )
 
     def _resume(self, options: dict[str, Any], ports: Ports) -> None:
-        resumed = operations.resume_schedule(self._named(options), ports=ports, operator=cli_actor())
+        resumed = resume_schedule(self._named(options), ports=ports, operator=cli_actor())
         self._say(resumed, ports, "resumed")
 
     def _delete(self, options: dict[str, Any], ports: Ports) -> None:
         schedule = self._named(options)
-        operations.delete_schedule(schedule, cli_actor())
+        delete_schedule(schedule, cli_actor())
         if self.as_json:
             self.print_json({"deleted": schedule.name})
         else:
@@ -300,7 +302,7 @@ def _read(options: dict[str, Any], ports: Ports) -> Schedule:
     starts = [] if body.workflow is None else [(Workflow, body.workflow.name)]
     tenant = owner_of_new(options["tenant"], (Schedule, name), *starts)
     try:
-        return operations.read_schedule(tenant.pk, name, body, ports=ports)
+        return read_schedule(tenant.pk, name, body, ports=ports)
     except Problem as problem:
         raise CommandError(
             f"{problem_text(problem)} (tenant {tenant.name}; --tenant names another)"

@@ -134,7 +134,9 @@ def _store_workflow(tenant: Tenant) -> None:
     from foundation.http_api.json_body import read_body
     from workflows.operations.definitions import put_definition
     from workflows.schedules.body import ScheduleBody
-    from workflows.schedules.operations import create_schedule, pause_schedule, read_schedule
+    from workflows.schedules.operations.pause import pause_schedule
+    from workflows.schedules.operations.read import read_schedule
+    from workflows.schedules.operations.store import create_schedule
 
     ports = jobs.ports.production_ports()
     put_definition(tenant.pk, demo_workflow.NAME, demo_workflow.DEFINITION, ports=ports)

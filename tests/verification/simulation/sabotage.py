@@ -35,10 +35,10 @@ from verification.simulation.artifact_store import SimulatedStore
 from workflows.execution import advancer, retried
 from workflows.models import Run
 from workflows.operations import erase, restart
-from workflows.schedules import operations as schedule_operations
 from workflows.schedules.domain import policy
 from workflows.schedules.domain.policy import Lateness, Reason, Step
 from workflows.schedules.execution import fire
+from workflows.schedules.operations import backfill, store, trigger
 
 Sabotage = Callable[[], Any]
 
@@ -267,14 +267,19 @@ def pause_of_schedules() -> Any:
     return patch.object(Lateness, "_is_paused", lambda *_: False)
 
 
-def keys_of_triggers() -> Any:
+@contextmanager
+def keys_of_triggers() -> Iterator[None]:
     """Each request starts the target, whatever its key."""
-    return patch.object(schedule_operations, "_earlier", lambda *_: None)
+    with (
+        patch.object(trigger, "earlier_firing", lambda *_: None),
+        patch.object(backfill, "earlier_firing", lambda *_: None),
+    ):
+        yield
 
 
 def open_due_times_at_an_edit() -> Any:
     """A new timetable begins where the old one was handled last, not at the edit."""
-    return patch.object(schedule_operations, "_open_dues", lambda *_: [])
+    return patch.object(store, "_open_dues", lambda *_: [])
 
 
 def limit_of_catching_up() -> Any:

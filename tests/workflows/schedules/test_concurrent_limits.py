@@ -22,8 +22,11 @@ from workflows.models import Node, Run, Wait, Workflow
 from workflows.operations.definitions import put_definition
 from workflows.operations.restart import restart_run
 from workflows.operations.start import insert_run, make_run, start_run
-from workflows.schedules import operations
 from workflows.schedules.models import Firing, Schedule
+from workflows.schedules.operations.backfill import backfill
+from workflows.schedules.operations.read import read_schedule
+from workflows.schedules.operations.store import create_schedule, delete_schedule
+from workflows.schedules.operations.trigger import trigger
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 THREADS = 6
@@ -56,9 +59,9 @@ def test_of_concurrent_schedules_one_is_created(stage: Stage, settings: Any) -> 
     limit(settings, schedules=1)
 
     def create(number: int, wait: Callable[[], object]) -> None:
-        row = operations.read_schedule(stage.tenant.pk, f"s{number}", stage.body(), ports=stage.ports)
+        row = read_schedule(stage.tenant.pk, f"s{number}", stage.body(), ports=stage.ports)
         wait()
-        operations.create_schedule(row)
+        create_schedule(row)
 
     assert at_once(create) == {"done": 1, "too_many_schedules": THREADS - 1}
     assert Schedule.objects.count() == 1
@@ -69,12 +72,12 @@ def test_of_concurrent_backfills_of_two_schedules_as_many_wait_as_may(stage: Sta
     schedules = [stage.put(f"s{number}", cron="0 * * * *") for number in range(THREADS)]
     end = stage.clock.now()
 
-    def backfill(number: int, wait: Callable[[], object]) -> None:
+    def begin_backfill(number: int, wait: Callable[[], object]) -> None:
         wait()
         begin = end - timedelta(hours=2)  # three due times
-        operations.backfill(schedules[number], begin, end, by="x", ports=stage.ports)
+        backfill(schedules[number], begin, end, by="x", ports=stage.ports)
 
-    assert at_once(backfill) == {"done": 1, "too_many_backfilled": THREADS - 1}
+    assert at_once(begin_backfill) == {"done": 1, "too_many_backfilled": THREADS - 1}
     assert Firing.objects.count() == 3
 
 
@@ -82,15 +85,15 @@ def test_a_trigger_during_a_delete_finds_no_schedule(stage: Stage) -> None:
     schedule = stage.put()
     outcomes: list[str] = []
 
-    def trigger() -> None:
+    def trigger_late() -> None:
         try:
-            operations.trigger(schedule, by="x", ports=stage.ports)
+            trigger(schedule, by="x", ports=stage.ports)
         except Refused as refused:
             outcomes.append(refused.code)
         finally:
             connections.close_all()
 
-    late = threading.Thread(target=trigger)
+    late = threading.Thread(target=trigger_late)
 
     def before_the_schedule_goes(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if sql.startswith('DELETE FROM "schedules_schedule"') and late.ident is None:
@@ -99,7 +102,7 @@ def test_a_trigger_during_a_delete_finds_no_schedule(stage: Stage) -> None:
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(before_the_schedule_goes):
-        operations.delete_schedule(schedule)
+        delete_schedule(schedule)
     late.join(30)
     assert outcomes == ["unknown_schedule"]
     assert not Schedule.objects.exists()

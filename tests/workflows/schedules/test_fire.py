@@ -29,12 +29,16 @@ from workflows.operations.answers import answer_wait
 from workflows.operations.definitions import put_definition
 from workflows.operations.erase import erase_run_data
 from workflows.operations.restart import restart_run
-from workflows.schedules import operations
 from workflows.schedules.backlog import Backlog, backlog_of
 from workflows.schedules.execution import fire as fire_module
 from workflows.schedules.execution.fire import FireLimits, Overtaken, fire
 from workflows.schedules.execution.launch import Launched
 from workflows.schedules.models import Firing, Schedule, reopen
+from workflows.schedules.operations.backfill import backfill, cancel_backfills
+from workflows.schedules.operations.fire_times import fire_times, fire_times_if_resumed, shown_next_due_at
+from workflows.schedules.operations.pause import pause_schedule, resume_schedule
+from workflows.schedules.operations.request_keys import RequestKey
+from workflows.schedules.operations.trigger import trigger
 from workflows.sweeps import due_schedules, due_waits, ended_firings, old_firings
 from workflows.tasks import advance_now
 
@@ -90,7 +94,7 @@ def test_an_erased_output_is_no_last_output(stage: Stage, default: dict[str, Any
     assert (firing.outcome, firing.reason) == ("skipped", "last_output_erased")
     assert "was erased: last.output is null or selects nothing" in firing.detail
     with pytest.raises(TargetInvalid) as refused:
-        operations.trigger(Schedule.objects.get(), by="x", ports=stage.ports)
+        trigger(Schedule.objects.get(), by="x", ports=stage.ports)
     assert refused.value.code == "last_output_erased"
 
 
@@ -456,10 +460,10 @@ def test_the_newest_waits_in_place_of_an_older_one(stage: Stage, monkeypatch: py
 def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
     schedule = stage.put(catch_up="all")
     stage.run_for(60)
-    operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)
+    pause_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(600)
     assert len(firings(schedule)) == 1
-    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    resume_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(60)
     assert firings(schedule) == [
         ("started", "", 1),
@@ -472,7 +476,7 @@ def test_due_times_of_a_pause_have_one_row(stage: Stage) -> None:
 def test_a_pause_until_a_time_ends_by_itself(stage: Stage) -> None:
     schedule = stage.put()
     until = stage.clock.now() + timedelta(seconds=150)
-    operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
+    pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
     stage.run_for(180)
     assert firings(schedule) == [("skipped", "paused", 2), ("started", "", 1)]
 
@@ -489,7 +493,7 @@ def test_failures_in_a_row_pause_it(stage: Stage) -> None:
     assert row.pause_reason == "2 failures in a row"
     stage.run_for(120)
     assert Job.objects.count() == 4
-    operations.resume_schedule(row, ports=stage.ports)
+    resume_schedule(row, ports=stage.ports)
     assert Schedule.objects.get().failures == 0
 
 
@@ -588,35 +592,35 @@ def test_the_ports_of_production_reopen_firings(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_trigger_starts_now_also_during_a_pause(stage: Stage) -> None:
-    schedule = operations.pause_schedule(stage.put(overlap="skip"), ports=stage.ports)
-    key = operations.RequestKey("k")
-    first = operations.trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
-    again = operations.trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
+    schedule = pause_schedule(stage.put(overlap="skip"), ports=stage.ports)
+    key = RequestKey("k")
+    first = trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
+    again = trigger(schedule, by="me", ports=stage.ports, idempotency_key=key)
     assert (first.firing.id, first.firing.job_id) == (again.firing.id, again.firing.job_id)
     assert (first.replayed, again.replayed) == (False, True)
-    operations.trigger(schedule, by="me", ports=stage.ports)
+    trigger(schedule, by="me", ports=stage.ports)
     assert Job.objects.count() == 2
 
 
 def test_a_backfill_starts_its_due_times_one_after_the_other(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
-    done = operations.backfill(
+    done = backfill(
         schedule,
         now - timedelta(hours=3),
         now,
         by="me",
         ports=stage.ports,
-        idempotency_key=operations.RequestKey("k"),
+        idempotency_key=RequestKey("k"),
     )
     assert len(done.dues) == 4
-    operations.backfill(
+    backfill(
         schedule,
         now - timedelta(hours=3),
         now,
         by="me",
         ports=stage.ports,
-        idempotency_key=operations.RequestKey("k"),
+        idempotency_key=RequestKey("k"),
     )
     for expected in (1, 2, 3, 4):
         stage.run_for(2)
@@ -629,29 +633,29 @@ def test_a_repeated_backfill_is_answered_as_the_first_time(stage: Stage) -> None
     """Also when another due time of its span has come, or the timetable was changed."""
     schedule = stage.put(cron="0 * * * *")
     span = stage.clock.now() - timedelta(hours=3), stage.clock.now() + timedelta(hours=2)
-    key = operations.RequestKey("k")
-    done = operations.backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key)
+    key = RequestKey("k")
+    done = backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key)
     stage.clock.move(3600)
-    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key) == done
+    assert backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key) == done
     schedule = stage.put(cron="30 11 31 7 *")
-    assert operations.backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key) == done
+    assert backfill(schedule, *span, by="me", ports=stage.ports, idempotency_key=key) == done
 
 
 def test_a_backfill_leaves_due_times_to_come_to_the_timetable(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
     day = timedelta(days=1)
-    done = operations.backfill(schedule, now - timedelta(hours=3), now + day, by="me", ports=stage.ports)
+    done = backfill(schedule, now - timedelta(hours=3), now + day, by="me", ports=stage.ports)
     assert len(done.dues) == 4
     assert max(done.dues) <= now
     with pytest.raises(BackfillRefused, match="No due time in this span has come"):
-        operations.backfill(schedule, now + timedelta(minutes=1), now + day, by="me", ports=stage.ports)
+        backfill(schedule, now + timedelta(minutes=1), now + day, by="me", ports=stage.ports)
 
 
 def test_a_parallel_backfill_starts_all_at_once(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *")
     now = stage.clock.now()
-    operations.backfill(schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, parallel=True)
+    backfill(schedule, now - timedelta(hours=3), now, by="me", ports=stage.ports, parallel=True)
     stage.run_for(1)
     assert Job.objects.count() == 4
 
@@ -733,13 +737,13 @@ def test_an_edit_of_the_times_leaves_a_row_for_what_it_drops(stage: Stage) -> No
 def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
     schedule = stage.put(cron="0 12 * * *")
     move_to(stage, schedule, -60)
-    operations.pause_schedule(schedule, ports=stage.ports)
+    pause_schedule(schedule, ports=stage.ports)
     stage.run_for(120)
-    paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, reason="again")
-    operations.resume_schedule(paused, ports=stage.ports)
+    paused = pause_schedule(Schedule.objects.get(), ports=stage.ports, reason="again")
+    resume_schedule(paused, ports=stage.ports)
     stage.clock.move(1)
-    operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)  # before a sweep
-    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    pause_schedule(Schedule.objects.get(), ports=stage.ports)  # before a sweep
+    resume_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(60)
     assert firings(schedule) == [("skipped", "paused", 1)]
 
@@ -749,7 +753,7 @@ def test_a_second_pause_begins_with_the_first_one(stage: Stage) -> None:
 
 def backfilled(stage: Stage, schedule: Schedule, hours: int, **how: Any) -> None:
     now = stage.clock.now()
-    operations.backfill(schedule, now - timedelta(hours=hours), now, by="x", ports=stage.ports, **how)
+    backfill(schedule, now - timedelta(hours=hours), now, by="x", ports=stage.ports, **how)
 
 
 @pytest.mark.database
@@ -798,7 +802,7 @@ def test_schedules_that_may_not_start_keep_no_other_tenant_waiting(stage: Stage)
         paused = stage.put(f"p{number}", cron="0 * * * *", overlap="queue_one")
         now = stage.clock.now()
         Firing.objects.create(schedule=paused, due_at=now, outcome="waiting", at=now)
-        operations.pause_schedule(paused, ports=stage.ports)
+        pause_schedule(paused, ports=stage.ports)
     stage.tenant = make_tenant("neighbour")
     other = stage.put("other", cron="0 * * * *")
     backfilled(stage, other, 0)
@@ -874,10 +878,10 @@ def test_a_cancel_stops_the_backfills_that_wait_and_nothing_else(stage: Stage) -
     schedule = stage.put(overlap="queue_all")
     stage.run_for(120)  # one of the timetable runs, one waits for it
     now = stage.clock.now()
-    operations.backfill(schedule, now - timedelta(minutes=5), now, by="x", ports=stage.ports)
+    backfill(schedule, now - timedelta(minutes=5), now, by="x", ports=stage.ports)
     stage.sweep()  # the first one of the backfill runs
-    assert operations.cancel_backfills(schedule, ports=stage.ports) == 5
-    assert operations.cancel_backfills(schedule, ports=stage.ports) == 0
+    assert cancel_backfills(schedule, ports=stage.ports) == 5
+    assert cancel_backfills(schedule, ports=stage.ports) == 0
     assert Job.objects.filter(finished_at=None).count() == 2, "what was started goes on"
     assert Firing.objects.filter(backfill="", outcome="waiting").exists()
     stage.end_jobs()
@@ -895,7 +899,7 @@ def test_a_cancel_stops_the_backfills_that_wait_and_nothing_else(stage: Stage) -
 def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> None:
     schedule = stage.put(overlap=overlap)
     now = stage.clock.now()
-    operations.backfill(schedule, now - timedelta(minutes=5), now, by="x", ports=stage.ports)
+    backfill(schedule, now - timedelta(minutes=5), now, by="x", ports=stage.ports)
     stage.run_for(2)
     [backfilled] = Job.objects.all()
     stage.run_for(60)
@@ -912,7 +916,7 @@ def test_a_backfill_under_way_costs_no_due_time(stage: Stage, overlap: str) -> N
 def test_a_trigger_is_an_earlier_firing_for_the_timetable(stage: Stage) -> None:
     schedule = stage.put(overlap="skip")
     stage.clock.move(0.5)
-    operations.trigger(schedule, by="x", ports=stage.ports)
+    trigger(schedule, by="x", ports=stage.ports)
     stage.run_for(60)
     assert firings(schedule) == [("started", "", 1), ("skipped", "overlap", 1)]
 
@@ -960,7 +964,7 @@ def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
     backlog = backlog_of(schedule, stage.clock.now())
     assert backlog.messages == [f"1 firing by the timetable waits for the end of job {job.id}"]
     stage.end_jobs()
-    paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports)
+    paused = pause_schedule(Schedule.objects.get(), ports=stage.ports)
     [message] = backlog_of(paused, stage.clock.now()).messages
     assert message == "1 firing by the timetable waits until the schedule is resumed"
 
@@ -970,31 +974,31 @@ def test_own_firings_say_what_they_wait_for(stage: Stage) -> None:
 
 def test_a_paused_schedule_has_no_next_due_time_until_it_is_resumed(stage: Stage) -> None:
     schedule = stage.put(cron="0 * * * *", catch_up="all", catch_up_seconds=86_400.0)
-    shown = operations.shown_next_due_at
+    shown = shown_next_due_at
     assert shown(schedule, stage.clock.now()) == schedule.next_due_at
-    paused = operations.pause_schedule(schedule, ports=stage.ports)
+    paused = pause_schedule(schedule, ports=stage.ports)
     stage.run_for(3 * 3600 + 600)
     now = stage.clock.now()
     on_the_hour = now - timedelta(minutes=10)
     assert shown(paused, now) is None
-    assert operations.fire_times(paused, 3, now) == []
-    if_resumed = operations.fire_times_if_resumed(paused, 3, now)
+    assert fire_times(paused, 3, now) == []
+    if_resumed = fire_times_if_resumed(paused, 3, now)
     assert [one.due_at for one in if_resumed] == [on_the_hour + timedelta(hours=hour) for hour in (1, 2, 3)]
-    resumed = operations.resume_schedule(paused, ports=stage.ports)
+    resumed = resume_schedule(paused, ports=stage.ports)
     due = on_the_hour + timedelta(hours=1)
     assert shown(resumed, now) == due
     stage.sweep()
     assert Schedule.objects.get().next_due_at == due
     until = on_the_hour + timedelta(hours=5, minutes=30)
-    paused = operations.pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
+    paused = pause_schedule(Schedule.objects.get(), ports=stage.ports, until=until)
     assert shown(paused, stage.clock.now()) == on_the_hour + timedelta(hours=6)
 
 
 def test_a_due_time_that_has_come_before_a_pause_is_still_next(stage: Stage) -> None:
     schedule = stage.put(jitter_seconds=3600.0)
     stage.clock.move(90)
-    paused = operations.pause_schedule(schedule, ports=stage.ports)
-    assert operations.shown_next_due_at(paused, stage.clock.now()) == schedule.next_due_at
+    paused = pause_schedule(schedule, ports=stage.ports)
+    assert shown_next_due_at(paused, stage.clock.now()) == schedule.next_due_at
 
 
 def on_a_wrong_day(stage: Stage, schedule: Schedule) -> datetime:
@@ -1013,7 +1017,7 @@ def test_a_schedule_that_a_wrong_clock_made_silent_is_resumed(stage: Stage) -> N
     schedule = stage.put()
     now = on_a_wrong_day(stage, schedule)
     before = starts(schedule)
-    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    resume_schedule(Schedule.objects.get(), ports=stage.ports)
     rows = Firing.objects.filter(outcome="missed")
     assert all((row.until_at or row.due_at) <= now for row in rows), "these due times are still to come"
     stage.run_for(180)
@@ -1033,7 +1037,7 @@ def test_a_due_time_that_a_wrong_clock_started_is_not_started_again(stage: Stage
     ahead = starts(schedule)
     assert len(ahead) == 3
     stage.clock.at = right
-    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    resume_schedule(Schedule.objects.get(), ports=stage.ports)
     stage.run_for(300)
     assert starts(schedule)[:3] == ahead
     assert len(starts(schedule)) == len(set(starts(schedule))) == 5
@@ -1045,5 +1049,5 @@ def test_a_clock_that_steps_back_by_seconds_winds_nothing_back(stage: Stage) -> 
     stage.run_for(120)
     handled_at = Schedule.objects.get().handled_at
     stage.clock.at -= timedelta(seconds=50)
-    operations.resume_schedule(Schedule.objects.get(), ports=stage.ports)
+    resume_schedule(Schedule.objects.get(), ports=stage.ports)
     assert Schedule.objects.get(pk=schedule.pk).handled_at == handled_at

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.schedules import Stage
-from workflows.schedules import operations
 from workflows.schedules.metrics import collect
 from workflows.schedules.models import Schedule
+from workflows.schedules.operations.pause import pause_schedule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -26,7 +26,7 @@ def samples(stage: Stage) -> dict[str, float]:
 def test_schedules_and_their_due_times_are_counted(stage: Stage) -> None:
     stage.put("a", overlap="skip")
     stage.put("b", catch_up="none", cron="*/2 * * * *")
-    operations.pause_schedule(stage.put("c"), ports=stage.ports)
+    pause_schedule(stage.put("c"), ports=stage.ports)
     broken = stage.put("d")
     Schedule.objects.filter(pk=broken.pk).update(error_code="x", next_at=None)
     stage.run_for(120)

@@ -18,9 +18,10 @@ from workflows.execution.advancer import Advancer
 from workflows.models import Run
 from workflows.operations.definitions import put_definition
 from workflows.operations.start import start_run
-from workflows.schedules import operations as schedules
 from workflows.schedules.body import ScheduleBody
 from workflows.schedules.models import Schedule
+from workflows.schedules.operations.read import read_schedule
+from workflows.schedules.operations.store import put_schedule
 from workflows.tasks import advance_now
 
 __all__ = ["patient", "terminal", "world"]
@@ -103,8 +104,8 @@ def test_a_schedule_that_a_wrong_clock_made_silent_is_named(patient: Patient) ->
     body = ScheduleBody.model_validate(
         {"cron": "* * * * *", "submit": {"model": "zimg", "payload": {"prompt": "x"}}}
     )
-    row = schedules.read_schedule(make_tenant().pk, "nightly", body, ports=ports)
-    schedule = schedules.put_schedule(row).schedule
+    row = read_schedule(make_tenant().pk, "nightly", body, ports=ports)
+    schedule = put_schedule(row).schedule
     assert found(patient) == {}
     Schedule.objects.update(handled_at=patient.world.clock.now() + timedelta(days=366))
     (one,) = found(patient).values()
