@@ -19,81 +19,81 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.transitions import End
 from tests.support.laws import assert_laws, check_laws
-from tests.support.queue_world import QueueWorld, world  # noqa: F401 (the fixture)
+from tests.support.queue_harness import QueueHarness, queue  # noqa: F401 (the fixture)
 
 
-def laws(of: QueueWorld, *, drained: bool = True, **more: object) -> list[str]:
+def laws(of: QueueHarness, *, drained: bool = True, **more: object) -> list[str]:
     """The numbers of the broken laws."""
     return sorted({line.partition(" ")[0] for line in check_laws(drained=drained, ports=of.ports, **more)})  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def running(world: QueueWorld) -> QueueWorld:  # noqa: F811
+def running(queue: QueueHarness) -> QueueHarness:  # noqa: F811
     """One job waits, one runs, one is completed with its callback."""
-    world.server(slots=2)
-    world.job(callback_url="https://x.example/")
-    done = world.claim()
+    queue.server(slots=2)
+    queue.job(callback_url="https://x.example/")
+    done = queue.claim()
     transitions.end_attempt(
-        End(done.job_id, done.attempt_id, 1, done.slot, Ending(), RetryPolicy(), world.clock.now(), result=1)
+        End(done.job_id, done.attempt_id, 1, done.slot, Ending(), RetryPolicy(), queue.clock.now(), result=1)
     )
-    world.release(done)
-    world.leases.confirm_ends([done.ref])
-    world.job()
-    world.claim()
-    world.job()
-    return world
+    queue.release(done)
+    queue.leases.confirm_ends([done.ref])
+    queue.job()
+    queue.claim()
+    queue.job()
+    return queue
 
 
-def test_a_sound_state_breaks_none(running: QueueWorld) -> None:
+def test_a_sound_state_breaks_none(running: QueueHarness) -> None:
     assert_laws(drained=True, ports=running.ports, accepted=3, peak_running={"gpu-1": 2})
 
 
-def test_1_more_runs_than_slots(running: QueueWorld) -> None:
+def test_1_more_runs_than_slots(running: QueueHarness) -> None:
     assert laws(running, peak_running={"gpu-1": 3}, drained=False) == ["(1)"]
 
 
-def test_2_a_live_attempt_without_its_lease(running: QueueWorld) -> None:
+def test_2_a_live_attempt_without_its_lease(running: QueueHarness) -> None:
     attempt = Attempt.objects.get(state="sent")
     running.leases.quarantine(f"gpu-1/{attempt.slot}", attempt.id)
     assert laws(running) == ["(2)"]
     assert laws(running, drained=False) == []
 
 
-def test_2_a_live_attempt_under_another_epoch(running: QueueWorld) -> None:
+def test_2_a_live_attempt_under_another_epoch(running: QueueHarness) -> None:
     Attempt.objects.filter(state="sent").update(epoch=5)
     assert laws(running) == ["(2)"]
 
 
-def test_3_a_running_job_whose_live_attempt_is_another(running: QueueWorld) -> None:
+def test_3_a_running_job_whose_live_attempt_is_another(running: QueueHarness) -> None:
     Job.objects.filter(state=JobState.RUNNING).update(live_attempt="other")
     assert laws(running) == ["(3)"]
 
 
 @pytest.mark.database
-def test_4_a_final_job_without_its_event_or_its_callback(running: QueueWorld) -> None:
+def test_4_a_final_job_without_its_event_or_its_callback(running: QueueHarness) -> None:
     Callback.objects.all().delete()
     assert laws(running) == ["(4)"]
     Event.objects.filter(type="completed").delete()
     assert "(4)" in laws(running)
 
 
-def test_4_a_callback_that_was_not_requested(running: QueueWorld) -> None:
+def test_4_a_callback_that_was_not_requested(running: QueueHarness) -> None:
     Job.objects.update(callback_url="")
     assert laws(running) == ["(4)"]
 
 
-def test_5_a_waiting_job_that_is_not_in_the_index(running: QueueWorld) -> None:
+def test_5_a_waiting_job_that_is_not_in_the_index(running: QueueHarness) -> None:
     job = Job.objects.get(state=JobState.QUEUED)
     running.leases.remove("m", job.ticket)
     assert laws(running) == ["(5)"]
 
 
-def test_5_a_retrying_job_that_is_never_due(running: QueueWorld) -> None:
+def test_5_a_retrying_job_that_is_never_due(running: QueueHarness) -> None:
     Job.objects.filter(state=JobState.QUEUED).update(state=JobState.RETRYING)
     assert "(5)" in laws(running)
 
 
-def test_5_a_job_for_later_whose_time_is_long_past(running: QueueWorld) -> None:
+def test_5_a_job_for_later_whose_time_is_long_past(running: QueueHarness) -> None:
     job = running.job(push=False, state="scheduled", run_at=running.clock.now())
     running.clock.advance(10)
     assert laws(running) == [], "the sweep may be about to"
@@ -102,7 +102,7 @@ def test_5_a_job_for_later_whose_time_is_long_past(running: QueueWorld) -> None:
 
 
 @pytest.mark.database
-def test_5_a_cancel_that_stays_open_although_the_gpu_is_free(running: QueueWorld) -> None:
+def test_5_a_cancel_that_stays_open_although_the_gpu_is_free(running: QueueHarness) -> None:
     job = running.job(push=False)
     Job.objects.filter(id=job.id).update(state="cancelling")
     attempt = Attempt.objects.create(
@@ -115,7 +115,7 @@ def test_5_a_cancel_that_stays_open_although_the_gpu_is_free(running: QueueWorld
     assert [line for line in check_laws(drained=True, ports=running.ports) if "being cancelled" in line]
 
 
-def test_6_more_counted_attempts_than_the_budget(running: QueueWorld) -> None:
+def test_6_more_counted_attempts_than_the_budget(running: QueueHarness) -> None:
     Attempt.objects.update(counted=True)
     assert laws(running, drained=False) == []
     attempt = Attempt.objects.get(state="completed")
@@ -127,12 +127,12 @@ def test_6_more_counted_attempts_than_the_budget(running: QueueWorld) -> None:
     assert laws(running, drained=False) == ["(6)"]
 
 
-def test_7_events_that_lead_elsewhere_or_have_gaps(running: QueueWorld) -> None:
+def test_7_events_that_lead_elsewhere_or_have_gaps(running: QueueHarness) -> None:
     Event.objects.filter(type="started").update(seq=9)
     assert "(7)" in laws(running)
 
 
-def test_7_a_move_that_is_not_in_the_table(running: QueueWorld) -> None:
+def test_7_a_move_that_is_not_in_the_table(running: QueueHarness) -> None:
     waiting = Job.objects.get(state=JobState.QUEUED)
     Event.objects.create(
         job=waiting, seq=2, type="completed", at=running.clock.now(), data={"status": "completed"}
@@ -142,7 +142,7 @@ def test_7_a_move_that_is_not_in_the_table(running: QueueWorld) -> None:
     assert "(7)" in laws(running)
 
 
-def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: QueueWorld) -> None:
+def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: QueueHarness) -> None:
     Job.objects.filter(state=JobState.COMPLETED).delete()
     assert laws(running, accepted=3) == ["(8)"]
     PurgeLedger.objects.create(tenant=running.tenant, state="completed", count=1)
@@ -150,7 +150,7 @@ def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: QueueWorld
 
 
 @pytest.fixture
-def artifact(running: QueueWorld, tmp_path: Path, settings: Any) -> Artifact:
+def artifact(running: QueueHarness, tmp_path: Path, settings: Any) -> Artifact:
     """An artifact that the completed job uses."""
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
@@ -160,7 +160,7 @@ def artifact(running: QueueWorld, tmp_path: Path, settings: Any) -> Artifact:
 OTHER = "00000000000000000000000009"
 
 
-def stored(of: QueueWorld, data: bytes) -> Artifact:
+def stored(of: QueueHarness, data: bytes) -> Artifact:
     key = ObjectKey(of.tenant.pk, hashlib.sha256(data).hexdigest())
     of.ports.artifact_store.write(key, len(data), [data])
     row = made_row(of, "0" * 26, data, state="stored")
@@ -168,7 +168,7 @@ def stored(of: QueueWorld, data: bytes) -> Artifact:
     return row
 
 
-def made_row(of: QueueWorld, artifact_id: str, data: bytes, **values: Any) -> Artifact:
+def made_row(of: QueueHarness, artifact_id: str, data: bytes, **values: Any) -> Artifact:
     """Make the row of an artifact that the tenant has had."""
     now = of.clock.now()
     given = {"tenant_id": of.tenant.pk, "created_at": now, "expires_at": now, "stored_at": now, **values}
@@ -182,7 +182,7 @@ def completed() -> Job:
 
 @pytest.mark.parametrize("break_it", ["nothing", "gone", "no object", "other bytes"])
 def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
-    running: QueueWorld, artifact: Artifact, tmp_path: Path, break_it: str
+    running: QueueHarness, artifact: Artifact, tmp_path: Path, break_it: str
 ) -> None:
     if break_it == "gone":
         Artifact.objects.update(state="gone")
@@ -211,7 +211,9 @@ def refer(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
-def test_13_a_stored_reference_does_not_resolve(running: QueueWorld, artifact: Artifact, place: str) -> None:
+def test_13_a_stored_reference_does_not_resolve(
+    running: QueueHarness, artifact: Artifact, place: str
+) -> None:
     made_row(running, OTHER, b"gone", state="gone", removed_at=running.clock.now())
     refer(place)
     assert laws(running) == ["(13)"]
@@ -220,7 +222,7 @@ def test_13_a_stored_reference_does_not_resolve(running: QueueWorld, artifact: A
 @pytest.mark.parametrize("place", ["payload", "result", "long result", "callback"])
 @pytest.mark.parametrize("other", ["none", "another tenant's", "promised"])
 def test_13_a_model_may_name_what_never_was_an_artifact_and_a_payload_may_not(
-    running: QueueWorld, artifact: Artifact, place: str, other: str
+    running: QueueHarness, artifact: Artifact, place: str, other: str
 ) -> None:
     if other == "another tenant's":
         made_row(running, OTHER, b"theirs", state="gone", tenant_id=running.tenant.pk + 1)
@@ -230,14 +232,14 @@ def test_13_a_model_may_name_what_never_was_an_artifact_and_a_payload_may_not(
     assert laws(running) == (["(13)"] if place == "payload" else [])
 
 
-def test_13_a_reference_is_covered_by_no_use_of_its_job(running: QueueWorld, artifact: Artifact) -> None:
+def test_13_a_reference_is_covered_by_no_use_of_its_job(running: QueueHarness, artifact: Artifact) -> None:
     Job.objects.filter(id=completed().id).update(payload={"file": {"$artifact": artifact.pk}})
     assert laws(running) == []
     ArtifactUse.objects.update(job=Job.objects.get(state=JobState.QUEUED).id)
     assert laws(running) == ["(13)"]
 
 
-def test_13_a_tenants_bytes_are_counted_wrongly(running: QueueWorld) -> None:
+def test_13_a_tenants_bytes_are_counted_wrongly(running: QueueHarness) -> None:
     change = ByteChange.objects.create(tenant_id=running.tenant.pk, bytes=5)
     assert laws(running) == ["(13)"]
     change.delete()

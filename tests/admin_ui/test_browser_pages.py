@@ -23,7 +23,7 @@ from jobs.models import Job
 from tests.admin_ui.browser import DESKTOP, ON_A_DESK, PHONE, WebBrowser, wait_until
 from tests.support.factories import make_job, make_model, make_running, make_server
 from tests.support.pictures import png
-from tests.support.queue_world import open_index
+from tests.support.queue_harness import open_index
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,7 +12,7 @@ from gpus.registry.index_sync import mirror_registry
 from jobs import ports
 from tests.admin_ui.browser import ON_A_PHONE, PHONE, WebBrowser
 from tests.support.factories import make_model, make_server
-from tests.support.queue_world import open_index
+from tests.support.queue_harness import open_index
 from tests.support.servers.cog_server import CogServer
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -25,13 +25,13 @@ from jobs.models import Job
 from jobs.sweeps import expired_leases
 from jobs.transitions import End
 from tests.support.laws import assert_laws
-from tests.support.queue_world import LEASE_SECONDS, QueueWorld, world
+from tests.support.queue_harness import LEASE_SECONDS, QueueHarness, queue
 from tests.support.rebuilds import rebuild
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.database
 
-__all__ = ["world"]
+__all__ = ["queue"]
 KEY = {"DJANGO_SECRET_KEY": settings.SECRET_KEY}
 BEFORE, AFTER = 20, 5
 
@@ -69,34 +69,34 @@ def _use(database: str) -> None:
     connections.settings["default"]["NAME"] = connection.settings_dict["NAME"] = database
 
 
-def end(world: QueueWorld, lease: Lease) -> None:
-    ending, at = Ending(), world.clock.now()
+def end(queue: QueueHarness, lease: Lease) -> None:
+    ending, at = Ending(), queue.clock.now()
     ref = lease.ref
     with transaction.atomic():
         transitions.end_attempt(
             End(ref.job_id, ref.attempt_id, ref.epoch, ref.slot, ending, RetryPolicy(), at, result={"n": 1})
         )
-    world.release(lease, ReleaseMode.FREE)
+    queue.release(lease, ReleaseMode.FREE)
 
 
-def work_off(world: QueueWorld) -> None:
+def work_off(queue: QueueHarness) -> None:
     """Run all jobs, as a new worker that adopts the runs of the one before."""
-    while (following := world.leases.claim("m", worker="w2", attempt_id=new_id())) is not None:
+    while (following := queue.leases.claim("m", worker="w2", attempt_id=new_id())) is not None:
         with transaction.atomic():
             if not following.adopted:
-                world.start(following)
+                queue.start(following)
             elif following.epoch > 1:
                 before = following.epoch - 1
                 assert transitions.take_over(
-                    following.job_id, following.attempt_id, before, "w2", world.clock.now()
+                    following.job_id, following.attempt_id, before, "w2", queue.clock.now()
                 )
-        end(world, following)
+        end(queue, following)
 
 
 def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_and_ended(
-    elsewhere: str, world: QueueWorld, tmp_path: Path
+    elsewhere: str, queue: QueueHarness, tmp_path: Path
 ) -> None:
-    world.server(slots=2)
+    queue.server(slots=2)
     submitted: list[str] = []
     is_over = threading.Event()
 
@@ -105,15 +105,15 @@ def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_a
         try:
             while not is_over.is_set():
                 with transaction.atomic():  # so that the backup has no other run than the held one
-                    submitted.append(world.job().id)
-                    end(world, world.claim())
+                    submitted.append(queue.job().id)
+                    end(queue, queue.claim())
         finally:
             connection.close()
 
     with transaction.atomic():
-        held = world.job()
-        lease = world.claim()
-        world.accept(lease)
+        held = queue.job()
+        lease = queue.claim()
+        queue.accept(lease)
     worker = threading.Thread(target=work)
     worker.start()
     try:
@@ -128,7 +128,7 @@ def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_a
     finally:
         is_over.set()
         worker.join(60)
-    end(world, lease)
+    end(queue, lease)
     assert set(Job.objects.values_list("state", flat=True)) == {JobState.COMPLETED}
 
     restore(
@@ -138,16 +138,16 @@ def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_a
         overwrite=False,
     )
     _use(elsewhere)
-    world.flush()
-    rebuild(world)
+    queue.flush()
+    rebuild(queue)
     found = list(Job.objects.order_by("id").values_list("id", flat=True))
     assert BEFORE < len(found) < len(submitted) + 1, "a moment between the first and the last"
     assert found == [held.id, *submitted][: len(found)], "every job before that moment, and no other"
     assert Job.objects.get(id=held.id).state == JobState.RUNNING
-    world.clock.advance(LEASE_SECONDS + 0.1)
-    expired_leases.sweep(world.ports)  # its worker of then is gone; its run is adopted
-    work_off(world)
+    queue.clock.advance(LEASE_SECONDS + 0.1)
+    expired_leases.sweep(queue.ports)  # its worker of then is gone; its run is adopted
+    work_off(queue)
     assert Job.objects.get(id=held.id).attempts.get().id == lease.attempt_id
     states = dict(Job.objects.exclude(state=JobState.COMPLETED).values_list("id", "state"))
     assert states == {}
-    assert_laws(drained=True, ports=world.ports, accepted=len(found))
+    assert_laws(drained=True, ports=queue.ports, accepted=len(found))

@@ -18,13 +18,13 @@ from artifacts.models import ArtifactUse
 from dispatcher_client import Artifact, Client, FileChanged, NotFound, Problem, downloads
 from dispatcher_client import __main__ as command_line
 from dispatcher_project.web import artifact_bytes
-from tests.support.api_world import Account, world
+from tests.support.api_harness import Account, api
 from tests.support.client_files import PART, client, make_file, store
 from tests.support.file_names import NAMES
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 
-__all__ = ["client", "redis_url", "store", "tenant", "web", "world"]
+__all__ = ["api", "client", "redis_url", "store", "tenant", "web"]
 
 
 class Stopped(Exception):

@@ -19,7 +19,7 @@ from foundation.ids import new_id
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from tests.support.api_world import Account, world
+from tests.support.api_harness import Account, api
 from tests.support.client_files import client, make_file, store
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
@@ -27,7 +27,7 @@ from tests.support.live_web import redis_url, tenant, web
 from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 
-__all__ = ["client", "redis_url", "store", "tenant", "web", "world"]
+__all__ = ["api", "client", "redis_url", "store", "tenant", "web"]
 LONG = {"text": "x" * 5000, "list": [1, 2, 3]}
 
 

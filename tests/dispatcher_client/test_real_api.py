@@ -21,13 +21,13 @@ from dispatcher_client import (
 )
 from jobs.models import Job as Row
 from tests.support.announced_jobs import end_job
-from tests.support.api_world import Account, world
+from tests.support.api_harness import Account, api
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
-__all__ = ["redis_url", "tenant", "web", "world"]
+__all__ = ["api", "redis_url", "tenant", "web"]
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dispatcher_client import Client, Invalid, NotFound
-from tests.support.api_world import Account, world
+from tests.support.api_harness import Account, api
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 
-__all__ = ["redis_url", "tenant", "web", "world"]
+__all__ = ["api", "redis_url", "tenant", "web"]
 
 NIGHTLY: dict[str, Any] = {
     "cron": "30 2 * * *",

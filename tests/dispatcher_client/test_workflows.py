@@ -18,7 +18,7 @@ from dispatcher_client import (
     WorkflowSummary,
 )
 from tests.dispatcher_client.scripted import Scripted, drop, says, streams
-from tests.support.api_world import Account, ApiWorld, world
+from tests.support.api_harness import Account, ApiHarness, api
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
@@ -26,7 +26,7 @@ from workflows.execution.advancer import Advancer
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
 
-__all__ = ["redis_url", "tenant", "web", "world"]
+__all__ = ["api", "redis_url", "tenant", "web"]
 
 CHOICE: dict[str, Any] = {
     "inputs": {"type": "object", "required": ["images"]},
@@ -63,7 +63,7 @@ def test_a_definition_has_versions(client: Client) -> None:
         client.workflows.get("other")
 
 
-def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: ApiWorld) -> None:
+def test_a_run_is_answered_signalled_and_waited_for(client: Client, api: ApiHarness) -> None:
     client.workflows.put("choice", CHOICE)
     inputs = {"images": ["x", "y"]}
     run = client.workflows.start("choice", inputs, tags=["a"], priority=2, idempotency_key="k")
@@ -72,7 +72,7 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: ApiWo
         == run.run_id
     )
     assert (run.status, run.inputs, run.tags, run.priority) == ("running", inputs, ("a",), 2)
-    advance_now(Advancer(world.ports), run.run_id)
+    advance_now(Advancer(api.ports), run.run_id)
     waiting = client.workflows.wait(run.run_id, 30, for_answer=True)
     assert waiting.waiting_for == ("best[0]", "best[1]")
     node = client.workflows.node(run.run_id, "best", 1)
@@ -90,9 +90,9 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: ApiWo
             client.workflows.answer(run.run_id, "best[1]", value, round=given)
     with pytest.raises(RunNotOver):
         client.workflows.wait(run.run_id, 0.05)
-    advance_now(Advancer(world.ports), run.run_id)
+    advance_now(Advancer(api.ports), run.run_id)
     assert [client.workflows.signal("payment", {"euro": 3}), client.workflows.signal("payment")] == [1, 0]
-    advance_now(Advancer(world.ports), run.run_id)
+    advance_now(Advancer(api.ports), run.run_id)
     ended = client.workflows.wait(run.run_id, 30)
     assert (ended.is_over, ended.output) == (True, {"best": ["none", "y"], "paid": {"euro": 3}})
     types = [event.type for event in client.workflows.events(run.run_id)]
@@ -128,7 +128,7 @@ def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: ApiWo
     assert "$erased" in client.workflows.get_run(run.run_id).output
 
 
-def test_a_definition_runs_without_being_stored(client: Client, world: ApiWorld) -> None:
+def test_a_definition_runs_without_being_stored(client: Client, api: ApiHarness) -> None:
     wf = Workflow("pause")
     wf.output(pause=wf.timer(seconds=0.001))
     for workflow in (wf, wf.definition()):
@@ -143,10 +143,10 @@ def test_a_definition_runs_without_being_stored(client: Client, world: ApiWorld)
         client.workflows.start(wf, version=1)
 
 
-def test_a_run_is_explained(client: Client, world: ApiWorld) -> None:
+def test_a_run_is_explained(client: Client, api: ApiHarness) -> None:
     client.workflows.put("choice", CHOICE)
     run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
-    advance_now(Advancer(world.ports), run_id)
+    advance_now(Advancer(api.ports), run_id)
     why = client.workflows.explain(run_id)
     assert why.ends_in is not None
     assert (why.status, why.ends_in.answers, why.ends_in.held) == ("running", ("best", "paid"), None)
@@ -158,34 +158,34 @@ def test_a_run_is_explained(client: Client, world: ApiWorld) -> None:
     assert (held.held, held.seconds) == ("paused", None)
 
 
-def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, world: ApiWorld) -> None:
+def test_a_run_is_paused_resumed_cancelled_and_restarted(client: Client, api: ApiHarness) -> None:
     client.workflows.put("choice", CHOICE)
     run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
     assert client.workflows.pause(run_id).paused
     assert not client.workflows.resume(run_id).paused
-    advance_now(Advancer(world.ports), run_id)
+    advance_now(Advancer(api.ports), run_id)
     with pytest.raises(Conflict):
         client.workflows.restart(run_id)
     client.workflows.cancel(run_id)
-    cancelling_runs(world.ports)
-    advance_now(Advancer(world.ports), run_id)
+    cancelling_runs(api.ports)
+    advance_now(Advancer(api.ports), run_id)
     assert client.workflows.wait(run_id, 30).status == "cancelled"
     for call in (client.workflows.cancel, client.workflows.pause, client.workflows.resume):
         with pytest.raises(Conflict):
             call(run_id)
     again = client.workflows.restart(run_id, ["best"])
     assert (again.status, again.round) == ("running", 2)
-    advance_now(Advancer(world.ports), run_id)
+    advance_now(Advancer(api.ports), run_id)
     assert client.workflows.node(run_id, "best[0]").round == 2
     assert client.workflows.items(run_id, "best")[0].round == 2, "of its newest round"
 
 
 def test_run_raises_the_failure_of_its_run(
-    client: Client, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    client: Client, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.workflows.put("failing", FAILING)
     run = client.workflows.start("failing", "text", idempotency_key="k")
-    advance_now(Advancer(world.ports), run.run_id)
+    advance_now(Advancer(api.ports), run.run_id)
     with pytest.raises(RunFailed) as failed:
         client.workflows.run("failing", "text", idempotency_key="k", timeout_seconds=30)
     assert (failed.value.node, failed.value.code) == ("ask", "node_failed")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher_client import Client, uploads
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.new_client import NewClient
 from tests.support.servers.web import Web
 

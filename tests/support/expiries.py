@@ -11,18 +11,18 @@ from jobs.models import Job
 from jobs.sweeps import expired_leases
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.support.queue_world import LEASE_SECONDS, QueueWorld
+from tests.support.queue_harness import LEASE_SECONDS, QueueHarness
 
 
-def expire(world: QueueWorld) -> SweepCount:
+def expire(queue: QueueHarness) -> SweepCount:
     """Advance the clock past the lease time."""
-    world.clock.advance(LEASE_SECONDS + 0.1)
-    count = expired_leases.sweep(world.ports)
+    queue.clock.advance(LEASE_SECONDS + 0.1)
+    count = expired_leases.sweep(queue.ports)
     assert count.failed == 0
     return count
 
 
-def end(world: QueueWorld, lease: Lease, **fields: Any) -> None:
+def end(queue: QueueHarness, lease: Lease, **fields: Any) -> None:
     transitions.end_attempt(
         End(
             job_id=lease.job_id,
@@ -30,7 +30,7 @@ def end(world: QueueWorld, lease: Lease, **fields: Any) -> None:
             epoch=lease.epoch,
             slot=lease.slot,
             policy=RetryPolicy(),
-            at=world.clock.now(),
+            at=queue.clock.now(),
             **fields,
         )
     )

@@ -9,7 +9,7 @@ import pytest
 
 from gpus.models import ModelConfig, Server
 from jobs.models import Rollup
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.factories import make_server
 
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"

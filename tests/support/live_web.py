@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.support.announcements import announce_patiently
-from tests.support.api_world import Account, account, make_model
+from tests.support.api_harness import Account, account, make_model
 from tests.support.servers.web import Web, running_web
 
 

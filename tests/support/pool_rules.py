@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 READ_RULES = """
 local weight, band, cap = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
@@ -10,7 +10,7 @@ return {tostring(weight), band, cap or -1}
 """
 
 
-def mirrored_rules(world: QueueWorld, tenant: int = 0) -> tuple[float, int, int | None]:
-    name = str(tenant or world.tenant.pk)
-    weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", name)
+def mirrored_rules(queue: QueueHarness, tenant: int = 0) -> tuple[float, int, int | None]:
+    name = str(tenant or queue.tenant.pk)
+    weight, band, most = queue.client.eval(READ_RULES, 1, f"{queue.keys()}tenants", name)
     return float(weight), band, None if most == -1 else most

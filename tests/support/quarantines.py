@@ -7,13 +7,13 @@ from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.transitions import End
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 LIMIT = 600.0
 
 
-def quarantine_slot(world: QueueWorld, lease: Lease, *, refused_url: str = "") -> Lease:
-    world.release(lease, ReleaseMode.SUSPECT)
+def quarantine_slot(queue: QueueHarness, lease: Lease, *, refused_url: str = "") -> Lease:
+    queue.release(lease, ReleaseMode.SUSPECT)
     ending = Ending(RunTimedOut(), suspect=True)
     transitions.end_attempt(
         End(
@@ -23,11 +23,11 @@ def quarantine_slot(world: QueueWorld, lease: Lease, *, refused_url: str = "") -
             lease.slot,
             ending,
             RetryPolicy(),
-            world.clock.now(),
+            queue.clock.now(),
             run_limit_seconds=LIMIT,
             refused_url=refused_url,
         )
     )
-    world.leases.confirm_ends([lease.ref])
-    world.clock.advance(2)
+    queue.leases.confirm_ends([lease.ref])
+    queue.clock.advance(2)
     return lease

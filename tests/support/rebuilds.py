@@ -8,22 +8,22 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.transitions import End
 from tests.support.by_process import run_sweep
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 
-def rebuild(world: QueueWorld) -> int:
+def rebuild(queue: QueueHarness) -> int:
     """Tick until the index is open; return the seconds that it took."""
     for second in range(12):
-        run_sweep("generation", world.ports)
-        if world.leases.generation() is not None:
+        run_sweep("generation", queue.ports)
+        if queue.leases.generation() is not None:
             return second
-        world.clock.advance(1)
+        queue.clock.advance(1)
     raise AssertionError("not rebuilt within twelve seconds")
 
 
-def ended_without_proof(world: QueueWorld) -> Lease:
-    world.job()
-    lease = world.claim()
+def ended_without_proof(queue: QueueHarness) -> Lease:
+    queue.job()
+    lease = queue.claim()
     transitions.end_attempt(
         End(
             lease.job_id,
@@ -32,7 +32,7 @@ def ended_without_proof(world: QueueWorld) -> Lease:
             lease.slot,
             Ending(RunTimedOut(), suspect=True),
             RetryPolicy(),
-            world.clock.now(),
+            queue.clock.now(),
         )
     )
     return lease

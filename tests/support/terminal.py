@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from dispatcher_project.management.commands import dlq
 from jobs import ports
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 
 class Screen(StringIO):
@@ -53,14 +53,14 @@ def run_command(name: str, *arguments: str) -> Run:
 
 
 def while_waiting(monkeypatch: pytest.MonkeyPatch, module: Any, act: Callable[[], Any]) -> None:
-    """What happens in the world whenever the command would sleep."""
+    """Called whenever the command would sleep."""
     monkeypatch.setattr(
         module, "time", SimpleNamespace(sleep=lambda seconds: act(), monotonic=time.monotonic)
     )
 
 
 @pytest.fixture
-def terminal(world: QueueWorld, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
+def terminal(queue: QueueHarness, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(ports, "production_ports", lambda: queue.ports)
     monkeypatch.setattr(dlq, "RETRY_WAIT_SECONDS", 0.0)
     return run_command

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.servers.web import Web
 
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"

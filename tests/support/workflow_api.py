@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from workflows.execution.advancer import Advancer
 from workflows.tasks import advance_now
 
@@ -32,5 +32,5 @@ def start(account: Account, **body: Any) -> str:
     return str(answer.json()["run_id"])
 
 
-def advance(world: ApiWorld, run_id: str) -> None:
-    advance_now(Advancer(world.ports), run_id)
+def advance(api: ApiHarness, run_id: str) -> None:
+    advance_now(Advancer(api.ports), run_id)

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Job, Tenant
-from tests.support.api_world import ApiWorld
+from tests.support.api_harness import ApiHarness
 from tests.support.factories import make_model, make_tenant
 from workflows.execution.advancer import Advancer
 from workflows.models import Run
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self) -> None:
         make_model("m")
-        self.tenant, self.ports = make_tenant(), ApiWorld().ports
+        self.tenant, self.ports = make_tenant(), ApiHarness().ports
         self.advancer = Advancer(self.ports)
 
     def put(self, name: str, definition: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from jobs.reports.history import RecentHistory
 from jobs.reports.rollups import HOUR, MINUTE, counted, span_begin
 from tests.admin_ui.browser import DESKTOP, PHONE, WebBrowser, wait_until
 from tests.support.factories import make_job, make_model, make_server, make_tenant
-from tests.support.queue_world import open_index
+from tests.support.queue_harness import open_index
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.queue_world import world
+from tests.support.queue_harness import queue
 from tests.support.terminal import terminal
 
-__all__ = ["terminal", "world"]
+__all__ = ["queue", "terminal"]

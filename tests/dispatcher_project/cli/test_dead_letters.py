@@ -18,16 +18,16 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.reports import retried
 from jobs.transitions import end_waiting
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 
-def fail(world: QueueWorld, message: str = "exit code 1", **fields: object) -> Job:
-    job = world.job(push=False, **fields)
-    end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message=message)
-    world.clock.advance(1)
+def fail(queue: QueueHarness, message: str = "exit code 1", **fields: object) -> Job:
+    job = queue.job(push=False, **fields)
+    end_waiting(job.id, JobState.FAILED, queue.clock.now(), code="run_failed", message=message)
+    queue.clock.advance(1)
     return job
 
 
@@ -35,9 +35,9 @@ def states() -> list[str]:
     return list(Job.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_the_latest_dead_letters_and_their_groups_are_listed(world: QueueWorld, terminal: Terminal) -> None:
-    first, second = fail(world, "exit code 1"), fail(world, "exit code 2", model="other")
-    odd = fail(world, "out of memory")
+def test_the_latest_dead_letters_and_their_groups_are_listed(queue: QueueHarness, terminal: Terminal) -> None:
+    first, second = fail(queue, "exit code 1"), fail(queue, "exit code 2", model="other")
+    odd = fail(queue, "out of memory")
     assert [line.split()[0] for line in terminal("dlq").said.splitlines()[1:]] == [
         odd.id,
         second.id,
@@ -52,10 +52,10 @@ def test_the_latest_dead_letters_and_their_groups_are_listed(world: QueueWorld, 
 
 
 def test_groups_have_the_apis_document(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail(world, "exit code 1")
-    fail(world, "out of memory", model="other")
+    fail(queue, "exit code 1")
+    fail(queue, "out of memory", model="other")
     monkeypatch.setattr(IsOperator, "has_permission", lambda *_: True)
     answer = DeadLetterGroups.as_view()(APIRequestFactory().get("/api/v1/admin/dlq/groups"))
     assert len(answer.data["results"]) == 2
@@ -65,13 +65,13 @@ def test_groups_have_the_apis_document(
 
 
 def test_a_group_is_retried_and_nothing_else(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_filters, "PAGE_JOBS", 2)
-    world.server()
+    queue.server()
     for number in range(5):
-        fail(world, f"exit code {number}")
-    fail(world, "out of memory")
+        fail(queue, f"exit code {number}")
+    fail(queue, "out of memory")
     group = terminal("dlq", "groups", "--json").json["results"][0]["fingerprint"]
     assert (
         terminal("dlq", "retry", "--fingerprint", group, "--dry-run").said == "would retry 5 dead letters\n"
@@ -86,17 +86,17 @@ def test_a_group_is_retried_and_nothing_else(
     assert all(actor.startswith("cli:") for actor, _ in entries)
 
 
-def fail_again(world: QueueWorld, message: str = "again") -> None:
+def fail_again(queue: QueueHarness, message: str = "again") -> None:
     for job in Job.objects.filter(state="queued"):
-        end_waiting(job.id, JobState.FAILED, world.clock.now(), code="bad_input", message=message)
+        end_waiting(job.id, JobState.FAILED, queue.clock.now(), code="bad_input", message=message)
 
 
 def test_a_retry_says_which_jobs_failed_again(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dlq, "RETRY_WAIT_SECONDS", 60.0)
-    jobs = [fail(world) for _ in range(2)]
-    while_waiting(monkeypatch, retried, lambda: fail_again(world))
+    jobs = [fail(queue) for _ in range(2)]
+    while_waiting(monkeypatch, retried, lambda: fail_again(queue))
     run = terminal("dlq", "retry", "--all", "--yes")
     lines = run.said.splitlines()
     assert (run.status, lines[0]) == (1, "2 retried: 2 failed again")
@@ -108,16 +108,16 @@ def test_a_retry_says_which_jobs_failed_again(
     assert (run.status, run.said.splitlines()[0]) == (1, f"{jobs[0].id} retried, failed again")
 
 
-def test_a_retry_waits_no_longer_than_it_may(world: QueueWorld, terminal: Terminal) -> None:
-    first, second = fail(world), fail(world)
+def test_a_retry_waits_no_longer_than_it_may(queue: QueueHarness, terminal: Terminal) -> None:
+    first, second = fail(queue), fail(queue)
     assert terminal("dlq", "retry", first.id, "--wait", "0").said == f"{first.id} retried, queued\n"
     run = terminal("dlq", "retry", "--all", "--yes", "--wait", "0.01")
     assert run.said == "1 retried: 1 not finished yet\n"
     assert terminal("dlq", "retry", second.id, "--wait", "9999").status != 0
 
 
-def test_an_unclear_or_unconfirmed_command_changes_nothing(world: QueueWorld, terminal: Terminal) -> None:
-    fail(world)
+def test_an_unclear_or_unconfirmed_command_changes_nothing(queue: QueueHarness, terminal: Terminal) -> None:
+    fail(queue)
     assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "no terminal to answer from"
     assert "give job ids, a filter" in terminal("dlq", "dismiss").said
     assert "not both" in terminal("dlq", "retry", "X", "--model", "m").said
@@ -127,21 +127,21 @@ def test_an_unclear_or_unconfirmed_command_changes_nothing(world: QueueWorld, te
 
 @pytest.mark.parametrize(("answer", "state"), [("y\n", "queued"), ("\n", "failed"), ("", "failed")])
 def test_a_person_at_the_terminal_is_asked_to_confirm(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, state: str
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, state: str
 ) -> None:
     class Keyboard(StringIO):
         def isatty(self) -> bool:
             return True
 
-    fail(world)
+    fail(queue)
     monkeypatch.setattr("sys.stdin", Keyboard(answer))
     run = terminal("dlq", "retry", "--all")
     assert states() == [state]
     assert (run.said == "not confirmed: nothing was changed") == (state == "failed")
 
 
-def test_ids_that_are_not_dead_letters_are_reported(world: QueueWorld, terminal: Terminal) -> None:
-    letter, waiting = fail(world), world.job(push=False)
+def test_ids_that_are_not_dead_letters_are_reported(queue: QueueHarness, terminal: Terminal) -> None:
+    letter, waiting = fail(queue), queue.job(push=False)
     run = terminal("dlq", "dismiss", letter.id.lower(), waiting.id)
     assert run.status == 1
     assert run.said.splitlines() == [f"{letter.id} done", f"{waiting.id} The job is not a dead letter."]
@@ -150,12 +150,12 @@ def test_ids_that_are_not_dead_letters_are_reported(world: QueueWorld, terminal:
 
 
 def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a retry of jobs that fail at once would never end."""
     monkeypatch.setattr(job_filters, "PAGE_JOBS", 2)
     for _ in range(3):
-        fail(world)
+        fail(queue)
     real, calls = job_filters.retry_jobs, []
 
     def retry_and_fail_again(*arguments: object, **options: object) -> object:
@@ -163,7 +163,7 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
         calls.append(outcome)
         assert len(calls) <= 2
         for job in Job.objects.filter(state="queued"):
-            end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message="again")
+            end_waiting(job.id, JobState.FAILED, queue.clock.now(), code="run_failed", message="again")
         return outcome
 
     monkeypatch.setattr(job_filters, "retry_jobs", retry_and_fail_again)

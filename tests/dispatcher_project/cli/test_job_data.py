@@ -16,27 +16,27 @@ from foundation.ids import new_id
 from gpus.models import AuditEntry, Process
 from jobs.models import Job
 from tests.support.factories import make_job, make_model
-from tests.support.queue_world import QueueWorld, world
+from tests.support.queue_harness import QueueHarness, queue
 from tests.support.terminal import Terminal, terminal
 
-__all__ = ["terminal", "world"]
+__all__ = ["queue", "terminal"]
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def job(world: QueueWorld, tmp_path: Path, settings: Any) -> Job:
+def job(queue: QueueHarness, tmp_path: Path, settings: Any) -> Job:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
     return make_job(make_model("m"))
 
 
-def store_artifact(world: QueueWorld, job: Job, data: bytes, name: str, *, is_result: bool = False) -> str:
+def store_artifact(queue: QueueHarness, job: Job, data: bytes, name: str, *, is_result: bool = False) -> str:
     now = timezone.now()
     row = Artifact(
         id=new_id(), tenant_id=job.tenant_id, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data),
         name=name, state="stored", created_at=now, expires_at=now, stored_at=now,
     )  # fmt: skip
-    world.ports.artifact_store.write(row.key, len(data), [data])
+    queue.ports.artifact_store.write(row.key, len(data), [data])
     row.save(force_insert=True)
     ArtifactUse.objects.create(artifact=row, job=job.id, is_result=is_result)
     return row.pk
@@ -47,12 +47,12 @@ def end(job: Job, state: str, **values: Any) -> None:
 
 
 def test_the_result_is_printed_and_its_files_are_saved(
-    world: QueueWorld, terminal: Terminal, job: Job, tmp_path: Path
+    queue: QueueHarness, terminal: Terminal, job: Job, tmp_path: Path
 ) -> None:
     early = terminal("job", "result", job.id)
     assert (early.status, "it has no result yet" in early.said) == (2, True)
     films = [
-        store_artifact(world, job, data, name)
+        store_artifact(queue, job, data, name)
         for data, name in (
             (b"one", "a.bin"),
             (b"two", "a.bin"),
@@ -76,9 +76,9 @@ def test_the_result_is_printed_and_its_files_are_saved(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
 
 
-def test_a_long_result_is_read_from_its_artifact(world: QueueWorld, terminal: Terminal, job: Job) -> None:
+def test_a_long_result_is_read_from_its_artifact(queue: QueueHarness, terminal: Terminal, job: Job) -> None:
     whole = {"text": "x" * 5000}
-    artifact_id = store_artifact(world, job, json.dumps(whole).encode(), "result.json", is_result=True)
+    artifact_id = store_artifact(queue, job, json.dumps(whole).encode(), "result.json", is_result=True)
     end(job, "completed", result={"$artifact": artifact_id})
     assert terminal("job", "result", job.id).json == whole
 
@@ -90,11 +90,11 @@ def test_a_failed_job_has_no_result(terminal: Terminal, job: Job) -> None:
 
 
 def test_the_data_of_a_job_is_erased_after_a_question(
-    world: QueueWorld, terminal: Terminal, job: Job
+    queue: QueueHarness, terminal: Terminal, job: Job
 ) -> None:
     early = terminal("job", "erase", job.id, "--yes")
     assert (early.status, "has not ended" in early.said) == (2, True), early.said
-    film = store_artifact(world, job, b"film", "film.bin")
+    film = store_artifact(queue, job, b"film", "film.bin")
     end(job, "completed", result={"film": {"$artifact": film}})
     assert terminal("job", "erase", job.id).status == 2, "it asks"
     assert Job.objects.get().result["film"]
@@ -107,9 +107,9 @@ def test_the_data_of_a_job_is_erased_after_a_question(
 
 
 def test_no_file_is_erased_from_a_host_that_may_not_have_the_webs_folder(
-    world: QueueWorld, terminal: Terminal, job: Job
+    queue: QueueHarness, terminal: Terminal, job: Job
 ) -> None:
-    film = store_artifact(world, job, b"film", "film.bin")
+    film = store_artifact(queue, job, b"film", "film.bin")
     end(job, "completed", result={"film": {"$artifact": film}})
     now = timezone.now()
     Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from jobs.models import Job
 from tests.support.announced_jobs import end_job, new_job, write_lines
-from tests.support.api_world import Account, account
+from tests.support.api_harness import Account, account
 
 pytestmark = pytest.mark.django_db
 

@@ -15,31 +15,31 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt
 from jobs.transitions import End
 from tests.support.factories import make_running
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 
 
 def ended(
-    world: QueueWorld, job: Any, attempt: str, ending: Ending, policy: RetryPolicy | None = None
+    queue: QueueHarness, job: Any, attempt: str, ending: Ending, policy: RetryPolicy | None = None
 ) -> None:
-    at = world.clock.now()
+    at = queue.clock.now()
     took = (at - Attempt.objects.get(id=attempt).started_at).total_seconds()
     end = End(job.id, attempt, 1, "gpu-1/0", ending, policy or RetryPolicy(), at, gpu_seconds=took)
     assert transitions.end_attempt(end).won
 
 
-def test_a_job_is_shown_with_attempts_timeline_and_events(world: QueueWorld, terminal: Terminal) -> None:
-    job = world.job()
-    world.clock.advance(2)
-    attempt = make_running(job, at=world.clock.now())
-    world.clock.advance(5)
-    ended(world, job, attempt, Ending(error=ServerFailed("boom \x1b[31m")))
-    transitions.queue_retry(job.id, world.clock.now())
-    attempt = make_running(job, at=world.clock.now())
-    world.clock.advance(30)
-    ended(world, job, attempt, Ending())
+def test_a_job_is_shown_with_attempts_timeline_and_events(queue: QueueHarness, terminal: Terminal) -> None:
+    job = queue.job()
+    queue.clock.advance(2)
+    attempt = make_running(job, at=queue.clock.now())
+    queue.clock.advance(5)
+    ended(queue, job, attempt, Ending(error=ServerFailed("boom \x1b[31m")))
+    transitions.queue_retry(job.id, queue.clock.now())
+    attempt = make_running(job, at=queue.clock.now())
+    queue.clock.advance(30)
+    ended(queue, job, attempt, Ending())
 
     lines = terminal("job", job.id.lower()).said.splitlines()
     assert lines[0].split()[:3] == [job.id, "completed", "m"]
@@ -56,26 +56,26 @@ def test_a_job_is_shown_with_attempts_timeline_and_events(world: QueueWorld, ter
     assert [attempt["state"] for attempt in output["attempts"]] == ["failed", "completed"]
 
 
-def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: QueueWorld, terminal: Terminal) -> None:
-    job = world.job()
-    attempt = make_running(job, at=world.clock.now())
-    world.clock.advance(5)
-    ended(world, job, attempt, Ending(error=ServerFailed("boom")))
-    transitions.queue_retry(job.id, world.clock.now())
-    world.clock.advance(30)
+def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(queue: QueueHarness, terminal: Terminal) -> None:
+    job = queue.job()
+    attempt = make_running(job, at=queue.clock.now())
+    queue.clock.advance(5)
+    ended(queue, job, attempt, Ending(error=ServerFailed("boom")))
+    transitions.queue_retry(job.id, queue.clock.now())
+    queue.clock.advance(30)
     assert "waited 0.0 s, ran 5.0 s, 35 s since the submit, 1 try used" in terminal("job", job.id).said
 
 
-def test_a_retried_dead_letter_shows_its_new_round(world: QueueWorld, terminal: Terminal) -> None:
-    job = world.job()
-    attempt = make_running(job, at=world.clock.now())
-    world.clock.advance(5)
-    ended(world, job, attempt, Ending(error=BadInput("no")))
-    world.clock.advance(3600)
-    assert transitions.requeue_failed(job.id, world.clock.now()) is not None
-    world.clock.advance(2)
-    make_running(job, at=world.clock.now())
-    world.clock.advance(7)
+def test_a_retried_dead_letter_shows_its_new_round(queue: QueueHarness, terminal: Terminal) -> None:
+    job = queue.job()
+    attempt = make_running(job, at=queue.clock.now())
+    queue.clock.advance(5)
+    ended(queue, job, attempt, Ending(error=BadInput("no")))
+    queue.clock.advance(3600)
+    assert transitions.requeue_failed(job.id, queue.clock.now()) is not None
+    queue.clock.advance(2)
+    make_running(job, at=queue.clock.now())
+    queue.clock.advance(7)
     said = terminal("job", job.id).said
     assert "UTC, round 2, waited 0.0 s, last run 7.0 s, 12 s in all attempts, " in said
 
@@ -91,13 +91,13 @@ ValueError: no weights
 """
 
 
-def test_equal_attempts_are_folded_and_have_no_traceback(world: QueueWorld, terminal: Terminal) -> None:
-    job, policy = world.job(), RetryPolicy(same_failures=0)
+def test_equal_attempts_are_folded_and_have_no_traceback(queue: QueueHarness, terminal: Terminal) -> None:
+    job, policy = queue.job(), RetryPolicy(same_failures=0)
     for text in ["ValueError: no weights"] * 5 + ["exit code 1"] * 2:
-        attempt = make_running(job, at=world.clock.now())
-        world.clock.advance(2)
-        ended(world, job, attempt, Ending(error=RunFailed(text, detail=TRACE)), policy)
-        transitions.queue_retry(job.id, world.clock.now())
+        attempt = make_running(job, at=queue.clock.now())
+        queue.clock.advance(2)
+        ended(queue, job, attempt, Ending(error=RunFailed(text, detail=TRACE)), policy)
+        transitions.queue_retry(job.id, queue.clock.now())
     lines = terminal("job", job.id).said.splitlines()
     rows = [line for line in lines if "gpu-1/0" in line and "█" in line]
     assert [row.split()[0] for row in rows] == ["1", "2–5", "6", "7"]
@@ -111,25 +111,25 @@ def test_equal_attempts_are_folded_and_have_no_traceback(world: QueueWorld, term
     assert left_out == "… equal attempts: started ×3, retrying ×3, queued ×3"
 
 
-def test_a_running_job_shows_its_percent_and_text(world: QueueWorld, terminal: Terminal) -> None:
-    job = world.job()
-    attempt = make_running(job, at=world.clock.now())
+def test_a_running_job_shows_its_percent_and_text(queue: QueueHarness, terminal: Terminal) -> None:
+    job = queue.job()
+    attempt = make_running(job, at=queue.clock.now())
     ref = LeaseRef("gpu-1/0", job.id, attempt, 1)
     said = {"part": 1, "progress": 0.62, "text": "step \x1b[31m 12"}
-    assert transitions.note_progress(ref, "progress", said, world.clock.now())
+    assert transitions.note_progress(ref, "progress", said, queue.clock.now())
     assert "  running 62 %  step ·[31m 12  m  of" in terminal("job", job.id).said.splitlines()[0]
     row = next(line for line in terminal("jobs").said.splitlines() if job.id in line)
     assert "running 62 %" in row
     assert terminal("jobs", "--json").json["results"][0]["progress"]["value"] == 0.62
-    ended(world, job, attempt, Ending())
+    ended(queue, job, attempt, Ending())
     assert "%" not in terminal("job", job.id).said.splitlines()[0]
 
 
-def test_a_traceback_is_shown_without_the_dispatchers_frames(world: QueueWorld, terminal: Terminal) -> None:
-    job = world.job()
+def test_a_traceback_is_shown_without_the_dispatchers_frames(queue: QueueHarness, terminal: Terminal) -> None:
+    job = queue.job()
     assert terminal("job", job.id, "--traceback").said == f"no attempt of job {job.id} has a traceback"
-    attempt = make_running(job, at=world.clock.now())
-    ended(world, job, attempt, Ending(error=RunFailed("ValueError: no weights", detail=TRACE)))
+    attempt = make_running(job, at=queue.clock.now())
+    ended(queue, job, attempt, Ending(error=RunFailed("ValueError: no weights", detail=TRACE)))
     assert terminal("job", job.id, "--traceback").said.splitlines() == [
         "attempt 1 on gpu-1/0: run_failed",
         "Traceback (most recent call last):",
@@ -143,13 +143,13 @@ def test_a_traceback_is_shown_without_the_dispatchers_frames(world: QueueWorld, 
 
 
 def test_it_follows_until_the_end(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = world.job()
+    job = queue.job()
     steps: list[Callable[[], Any]] = [
-        lambda: make_running(job, at=world.clock.now()),
+        lambda: make_running(job, at=queue.clock.now()),
         lambda: None,
-        lambda: ended(world, job, type(job).objects.get().live_attempt, Ending()),
+        lambda: ended(queue, job, type(job).objects.get().live_attempt, Ending()),
     ]
 
     def step() -> None:

@@ -14,7 +14,7 @@ from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
 from jobs.transitions import end_waiting
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
@@ -25,9 +25,9 @@ def shown(said: str) -> list[str]:
     return [line.split()[0] for line in said.splitlines()[1:]]
 
 
-def test_jobs_are_listed_the_newest_first_a_page_at_a_time(world: QueueWorld, terminal: Terminal) -> None:
+def test_jobs_are_listed_the_newest_first_a_page_at_a_time(queue: QueueHarness, terminal: Terminal) -> None:
     assert terminal("jobs").said == "no job matches\n"
-    first, second, third = (world.job(push=False).id for _ in range(3))
+    first, second, third = (queue.job(push=False).id for _ in range(3))
     page = terminal("jobs", "--limit", "2").said
     assert shown(page)[:2] == [third, second]
     assert page.splitlines()[-1] == f"… older ones: --before {second}"
@@ -38,12 +38,12 @@ def test_jobs_are_listed_the_newest_first_a_page_at_a_time(world: QueueWorld, te
     assert terminal("jobs", "--json").json["before"] is None
 
 
-def test_jobs_are_filtered_as_by_the_api(world: QueueWorld, terminal: Terminal) -> None:
+def test_jobs_are_filtered_as_by_the_api(queue: QueueHarness, terminal: Terminal) -> None:
     other = Tenant.objects.create(name="acme")
-    now = world.clock.now()
+    now = queue.clock.now()
     long_ago = now - timedelta(hours=3)
-    old = world.job(push=False, id=lowest_id(long_ago.timestamp()), created_at=long_ago)
-    tagged, of_acme = world.job(push=False, tags=["nightly"]), world.job(push=False, tenant=other, model="x")
+    old = queue.job(push=False, id=lowest_id(long_ago.timestamp()), created_at=long_ago)
+    tagged, of_acme = queue.job(push=False, tags=["nightly"]), queue.job(push=False, tenant=other, model="x")
     end_waiting(of_acme.id, JobState.FAILED, now, code="run_failed", message="exit code 1\nat line 2")
     for words, job in (
         ("--tag nightly", tagged),
@@ -60,10 +60,10 @@ def test_jobs_are_filtered_as_by_the_api(world: QueueWorld, terminal: Terminal) 
 
 
 def test_a_list_reads_no_payload_and_makes_no_query_for_each_job(
-    world: QueueWorld, terminal: Terminal, django_assert_max_num_queries: pytest.FixtureDef[object]
+    queue: QueueHarness, terminal: Terminal, django_assert_max_num_queries: pytest.FixtureDef[object]
 ) -> None:
     for _ in range(5):
-        world.job(push=False, payload={"prompt": "x" * 100})
+        queue.job(push=False, payload={"prompt": "x" * 100})
     with django_assert_max_num_queries(2) as seen:  # type: ignore[operator]
         assert len(terminal("jobs", "--json").json["results"]) == 5
     assert not [query for query in seen.captured_queries if "payload" in query["sql"]]
@@ -72,7 +72,7 @@ def test_a_list_reads_no_payload_and_makes_no_query_for_each_job(
 
 @pytest.mark.parametrize("words", ["", "--tenant acme", "--since 2h", "--tenant acme --state failed"])
 def test_a_list_is_read_in_the_order_of_an_index(
-    world: QueueWorld,
+    queue: QueueHarness,
     terminal: Terminal,
     django_assert_max_num_queries: pytest.FixtureDef[object],
     words: str,
@@ -102,8 +102,8 @@ def test_a_list_is_read_in_the_order_of_an_index(
         ("servers nope", "no server is named nope"),
     ],
 )
-def test_wrong_arguments_are_one_line(world: QueueWorld, terminal: Terminal, words: str, says: str) -> None:
-    world.job(push=False)
+def test_wrong_arguments_are_one_line(queue: QueueHarness, terminal: Terminal, words: str, says: str) -> None:
+    queue.job(push=False)
     run = terminal(*words.split(" "))
     assert run.status
     assert says in run.said
@@ -111,14 +111,14 @@ def test_wrong_arguments_are_one_line(world: QueueWorld, terminal: Terminal, wor
 
 
 def test_jobs_are_cancelled_by_id_and_those_that_ended_are_reported(
-    world: QueueWorld, terminal: Terminal
+    queue: QueueHarness, terminal: Terminal
 ) -> None:
-    world.server()
-    running = world.job()
-    lease = world.claim()
+    queue.server()
+    running = queue.job()
+    lease = queue.claim()
     assert lease.job_id == running.id
-    waiting, ended = world.job(), world.job(push=False)
-    end_waiting(ended.id, JobState.FAILED, world.clock.now(), code="run_failed", message="no")
+    waiting, ended = queue.job(), queue.job(push=False)
+    end_waiting(ended.id, JobState.FAILED, queue.clock.now(), code="run_failed", message="no")
     run = terminal("cancel", waiting.id.lower(), running.id, ended.id, "NOPE")
     assert run.status == 1
     lines = run.said.splitlines()
@@ -134,10 +134,10 @@ def test_jobs_are_cancelled_by_id_and_those_that_ended_are_reported(
     assert (again["outcome"], again["error"]) == ("cancelled", None)
 
 
-def test_jobs_are_cancelled_by_a_filter_after_a_count(world: QueueWorld, terminal: Terminal) -> None:
-    kept = world.job(push=False)
+def test_jobs_are_cancelled_by_a_filter_after_a_count(queue: QueueHarness, terminal: Terminal) -> None:
+    kept = queue.job(push=False)
     for _ in range(3):
-        world.job(push=False, tags=["nightly"])
+        queue.job(push=False, tags=["nightly"])
     assert terminal("cancel", "--tag", "nightly", "--dry-run").said == "would cancel 3 jobs\n"
     assert terminal("cancel", "--tag", "nightly").status == 2
     assert Job.objects.filter(state="queued").count() == 4
@@ -148,15 +148,15 @@ def test_jobs_are_cancelled_by_a_filter_after_a_count(world: QueueWorld, termina
     assert (entry.action, entry.actor, entry.detail["jobs"]) == ("cancel_jobs", cli_actor(), 3)
 
 
-def test_servers_are_listed_with_what_is_wrong(world: QueueWorld, terminal: Terminal) -> None:
+def test_servers_are_listed_with_what_is_wrong(queue: QueueHarness, terminal: Terminal) -> None:
     for name in ("gpu-1", "gpu-2", "other"):
-        world.server(name, slots=2)
+        queue.server(name, slots=2)
     Server.objects.update(healthy=True)
     Server.objects.filter(name="gpu-2").update(
         healthy=False, last_error="connection refused", machine="box-2"
     )
-    world.job()
-    world.claim()
+    queue.job()
+    queue.claim()
     table = terminal("servers").said.splitlines()
     assert [row.split()[0] for row in table[1:]] == ["gpu-1", "gpu-2", "other"]
     sick = table[2]
@@ -174,13 +174,13 @@ def test_servers_are_listed_with_what_is_wrong(world: QueueWorld, terminal: Term
     assert one["problems"] == ["fails its health check: connection refused"]
 
 
-def test_the_last_telemetry_of_named_servers_is_shown(world: QueueWorld, terminal: Terminal) -> None:
-    world.server("box")
-    world.server("http")
+def test_the_last_telemetry_of_named_servers_is_shown(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server("box")
+    queue.server("http")
     Server.objects.filter(name="box").update(host="box.1")
     assert "no telemetry in the last 15 s" in terminal("servers", "box").said
     reading = {"warm": ["flux"], "gpu": {"utilisation": 87.0, "power": float("nan"), "temperature": 61}}
-    world.leases.record_heartbeat("box", heartbeat_report("box.1", [], telemetry=reading))
+    queue.leases.record_heartbeat("box", heartbeat_report("box.1", [], telemetry=reading))
     assert terminal("servers", "box").said.splitlines()[-1] == (
         "box: GPU 87 %, Temperature 61 °C, Loaded flux (0 s ago)"
     )
@@ -190,16 +190,16 @@ def test_the_last_telemetry_of_named_servers_is_shown(world: QueueWorld, termina
     ]  # fmt: skip
     boxed, plain = terminal("servers", "*", "--json").json["results"]
     assert (boxed["telemetry"]["gpu"]["utilisation"], plain["telemetry"]) == (87.0, None)
-    world.redis_is_gone = True
+    queue.redis_is_gone = True
     assert "Redis does not answer" in terminal("servers", "box").said.splitlines()[-1]
     assert "box:" not in terminal("servers").said
 
 
-def test_servers_are_listed_without_redis(world: QueueWorld, terminal: Terminal) -> None:
+def test_servers_are_listed_without_redis(queue: QueueHarness, terminal: Terminal) -> None:
     assert "no server is registered" in terminal("servers").said
-    world.server()
+    queue.server()
     Server.objects.update(healthy=True)
-    world.redis_is_gone = True
+    queue.redis_is_gone = True
     [row] = terminal("servers").said.splitlines()[1:]
     assert row.endswith("Redis does not answer")
     assert "unknown" in row

@@ -19,7 +19,7 @@ from jobs.models import Job
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting
 from tests.support.fakes import WrongClocks
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Screen, Terminal
 
 pytestmark = pytest.mark.django_db
@@ -29,26 +29,26 @@ def shown(screen: RenderableType) -> str:
     return text_of([screen], StringIO(), coloured=False)
 
 
-def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: QueueWorld, terminal: Terminal) -> None:
-    server = world.server(slots=3)
-    lost = world.job(push=False)
-    end_waiting(lost.id, JobState.FAILED, world.clock.now(), code="timeout", message="too\x1b[2J\nslow")
-    world.job()
-    world.claim()
-    waiting = world.job()
+def test_it_shows_the_fleet_the_queues_and_the_last_failures(queue: QueueHarness, terminal: Terminal) -> None:
+    server = queue.server(slots=3)
+    lost = queue.job(push=False)
+    end_waiting(lost.id, JobState.FAILED, queue.clock.now(), code="timeout", message="too\x1b[2J\nslow")
+    queue.job()
+    queue.claim()
+    waiting = queue.job()
     QuarantinedSlot.objects.create(
-        server=server, slot=1, reason="timeout", since=world.clock.now(), until=world.clock.now()
+        server=server, slot=1, reason="timeout", since=queue.clock.now(), until=queue.clock.now()
     )
     Pause.objects.create(
-        kind="tenant", name=str(world.tenant.pk), since=world.clock.now(), actor="cli:ann", reason="owes us"
+        kind="tenant", name=str(queue.tenant.pk), since=queue.clock.now(), actor="cli:ann", reason="owes us"
     )
-    write_runs({"tick": UnwrittenRuns(world.clock.now(), SweepCount())})
-    world.clock.advance(20)
+    write_runs({"tick": UnwrittenRuns(queue.clock.now(), SweepCount())})
+    queue.clock.advance(20)
     lines = terminal("top").said.splitlines()
     output = terminal("top", "--json").json
 
     assert "1 waiting  1 running  0 retrying  1 dead letter  " in lines[1]
-    assert f"PAUSED tenant {world.tenant.name}" in lines[2]
+    assert f"PAUSED tenant {queue.tenant.name}" in lines[2]
     assert lines[2].endswith("by cli:ann: owes us")
     (row,) = (line for line in lines if line.startswith("gpu-1"))
     assert row.split()[:4] == ["gpu-1", "m", "on", "on"]
@@ -56,38 +56,38 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: QueueWorld, 
     assert "m 1× up to 20 s" in row
     assert f"{lost.id}  m      timeout  too·[2J slow" in "\n".join(lines)
     assert [slot["state"] for slot in output["fleet"][0]["slots"]] == ["busy", "quarantined", "free"]
-    (queue,) = output["queues"]
-    assert (queue["waiting"], queue["running"], queue["oldest_seconds"]) == (1, 1, pytest.approx(20.0))
+    (row,) = output["queues"]
+    assert (row["waiting"], row["running"], row["oldest_seconds"]) == (1, 1, pytest.approx(20.0))
     assert output["failures"][0]["error_code"] == "timeout"
     assert Job.objects.get(id=waiting.id).state == "queued"
 
 
-def test_without_redis_it_shows_the_rows_of_the_database(world: QueueWorld, terminal: Terminal) -> None:
-    world.server()
-    world.job()
-    world.claim()
-    world.redis_is_gone = True
+def test_without_redis_it_shows_the_rows_of_the_database(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server()
+    queue.job()
+    queue.claim()
+    queue.redis_is_gone = True
     run = terminal("top")
     assert run.status == 0
     assert "Redis does not answer" in run.said
     assert "m 1× up to" in run.said
 
 
-def test_a_clock_that_is_off_is_named(world: QueueWorld) -> None:
-    said = shown(overview_screen(overview(world.ports)))
+def test_a_clock_that_is_off_is_named(queue: QueueHarness) -> None:
+    said = shown(overview_screen(overview(queue.ports)))
     assert "CLOCKS" not in said
-    ports = replace(world.ports, clock_watch=WrongClocks(-90.0))
+    ports = replace(queue.ports, clock_watch=WrongClocks(-90.0))
     said = shown(overview_screen(overview(ports)))
     assert "CLOCKS DISAGREE: the clock of Redis is 90 s behind" in said
 
 
 def test_on_a_small_terminal_the_fleet_gives_way_to_the_queues(
-    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
-        world.server(f"gpu-{number}")
+        queue.server(f"gpu-{number}")
     monkeypatch.setenv("COLUMNS", "80")
-    screen = overview_screen(overview(world.ports), columns=80, rows=20)
+    screen = overview_screen(overview(queue.ports), columns=80, rows=20)
     lines = text_of([screen], Screen(), coloured=False).splitlines()
     assert len(lines) == 20
     assert max(map(len, lines)) <= 80

@@ -11,7 +11,7 @@ from gpus.models import AuditEntry, ModelConfig, Placement, Server
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.transitions import end_waiting
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.servers.llm_server import LlmServer
 from tests.support.terminal import Terminal, while_waiting
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 SIMULATOR = "gpu_host.node.simulator:run"
 
 
-def test_a_nodes_model_is_registered_with_fields_that_fit(world: QueueWorld, terminal: Terminal) -> None:
+def test_a_nodes_model_is_registered_with_fields_that_fit(queue: QueueHarness, terminal: Terminal) -> None:
     with Node(NodeConfig(handlers={"flux": SIMULATOR}, slots=3)) as node:
         run = terminal("register", node.url, "--yes", "--no-test", "--server", "box-1")
         again = terminal("register", node.url, "--yes", "--no-test", "--server", "box-1", "--json").json
@@ -29,7 +29,7 @@ def test_a_nodes_model_is_registered_with_fields_that_fit(world: QueueWorld, ter
     assert again["registered"][0]["created"] is False
     config, server = ModelConfig.objects.get(name="flux"), Server.objects.get(name="box-1")
     assert (config.model_type, config.poll_endpoint_template, server.slots) == ("async", "/status/{id}", 3)
-    assert world.announced == ["registry", "registry"], "workers look for new pools at once"
+    assert queue.announced == ["registry", "registry"], "workers look for new pools at once"
     assert AuditEntry.objects.filter(action="register_server", target="server:box-1").exists()
 
 
@@ -63,11 +63,11 @@ def test_one_of_several_models_must_be_chosen(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(("state", "status"), [(JobState.COMPLETED, 0), (JobState.FAILED, 1)])
 def test_the_test_jobs_end_is_the_exit_status(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: JobState, status: int
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: JobState, status: int
 ) -> None:
     def work() -> None:
         end_waiting(
-            Job.objects.get().id, JobState.FAILED, world.clock.now(), code="timeout", message="too slow"
+            Job.objects.get().id, JobState.FAILED, queue.clock.now(), code="timeout", message="too slow"
         )
         Job.objects.update(state=state)
 

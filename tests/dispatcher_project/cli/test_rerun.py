@@ -9,16 +9,16 @@ import pytest
 
 from gpus.models import AuditEntry
 from jobs.models import Job
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def job(world: QueueWorld) -> Job:
-    world.server()
-    made = world.job(push=False)
+def job(queue: QueueHarness) -> Job:
+    queue.server()
+    made = queue.job(push=False)
     Job.objects.filter(id=made.id).update(payload={"prompt": "a fox", "size": {"width": 64}}, priority=4)
     return Job.objects.get(id=made.id)
 

@@ -19,7 +19,7 @@ from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
 from tests.support.quarantines import quarantine_slot
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Run, Terminal
 
 pytestmark = pytest.mark.django_db
@@ -45,66 +45,66 @@ class Case:
     """make: an object to write to, and the words that name it. call, command: with `{0}`, `{1}` for those.
     second: a call after that one, where one command does both."""
 
-    make: Callable[[QueueWorld, str], tuple[str, ...]]
+    make: Callable[[QueueHarness, str], tuple[str, ...]]
     call: tuple[str, str, dict[str, Any]]
     command: str
     second: tuple[str, str, dict[str, Any]] | None = None
 
 
-def server(world: QueueWorld, name: str) -> tuple[str, ...]:
-    world.server(f"gpu-{name}")
+def server(queue: QueueHarness, name: str) -> tuple[str, ...]:
+    queue.server(f"gpu-{name}")
     Server.objects.filter(name=f"gpu-{name}").update(machine=f"box-{name}")
     return f"gpu-{name}", f"box-{name}"
 
 
-def switched_off(world: QueueWorld, name: str) -> tuple[str, ...]:
-    words = server(world, name)
+def switched_off(queue: QueueHarness, name: str) -> tuple[str, ...]:
+    words = server(queue, name)
     Server.objects.filter(name=words[0]).update(desired="off")
     return words
 
 
-def tenant(world: QueueWorld, name: str) -> tuple[str, ...]:
+def tenant(queue: QueueHarness, name: str) -> tuple[str, ...]:
     row = Tenant.objects.create(name=f"acme-{name}")
     return row.name, str(row.pk)
 
 
-def paused(kind: str) -> Callable[[QueueWorld, str], tuple[str, ...]]:
-    def make(world: QueueWorld, name: str) -> tuple[str, ...]:
-        words = tenant(world, name) if kind == "tenant" else model(world, name)
+def paused(kind: str) -> Callable[[QueueHarness, str], tuple[str, ...]]:
+    def make(queue: QueueHarness, name: str) -> tuple[str, ...]:
+        words = tenant(queue, name) if kind == "tenant" else model(queue, name)
         named = {"tenant": words[-1], "model": words[0], "system": ""}[kind]
-        Pause.objects.create(kind=kind, name=named, since=world.clock.now(), actor="user:ann")
+        Pause.objects.create(kind=kind, name=named, since=queue.clock.now(), actor="user:ann")
         return words
 
     return make
 
 
-def model(world: QueueWorld, name: str) -> tuple[str, ...]:
-    world.server(f"gpu-{name}")
+def model(queue: QueueHarness, name: str) -> tuple[str, ...]:
+    queue.server(f"gpu-{name}")
     return ("m",)
 
 
-def key(world: QueueWorld, name: str) -> tuple[str, ...]:
+def key(queue: QueueHarness, name: str) -> tuple[str, ...]:
     row, _ = create_key(Tenant.objects.create(name=f"acme-{name}"), name="batch jobs")
     return row.prefix, row.tenant.name
 
 
-def waiting(world: QueueWorld, name: str) -> tuple[str, ...]:
-    world.server(f"gpu-{name}")
-    return world.job(tags=[name]).id, name
+def waiting(queue: QueueHarness, name: str) -> tuple[str, ...]:
+    queue.server(f"gpu-{name}")
+    return queue.job(tags=[name]).id, name
 
 
-def dead_letter(world: QueueWorld, name: str) -> tuple[str, ...]:
-    world.server(f"gpu-{name}")
-    job = world.job(push=False, tags=[name])
-    end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message="exit code 1")
+def dead_letter(queue: QueueHarness, name: str) -> tuple[str, ...]:
+    queue.server(f"gpu-{name}")
+    job = queue.job(push=False, tags=[name])
+    end_waiting(job.id, JobState.FAILED, queue.clock.now(), code="run_failed", message="exit code 1")
     return job.id, name
 
 
-def quarantined(world: QueueWorld, name: str) -> tuple[str, ...]:
-    world.server(f"gpu-{name}")
-    job = world.job()
-    lease = world.claim()
-    quarantine_slot(world, lease)
+def quarantined(queue: QueueHarness, name: str) -> tuple[str, ...]:
+    queue.server(f"gpu-{name}")
+    job = queue.job()
+    lease = queue.claim()
+    quarantine_slot(queue, lease)
     return lease.slot.removesuffix("/0"), job.id, lease.attempt_id
 
 
@@ -200,7 +200,7 @@ def _alike(value: Any, names: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_command_writes_what_the_api_writes(case: Case, world: QueueWorld, terminal: Terminal) -> None:
+def test_a_command_writes_what_the_api_writes(case: Case, queue: QueueHarness, terminal: Terminal) -> None:
     operator, plaintext = create_key(Tenant.objects.create(name="ops"), ApiKey.Kind.OPERATOR)
     client = APIClient(headers={"Authorization": f"Bearer {plaintext}"})
 
@@ -218,7 +218,7 @@ def test_a_command_writes_what_the_api_writes(case: Case, world: QueueWorld, ter
 
     written = []
     for name, act in (("one", by_api), ("two", by_command)):
-        words = case.make(world, name)
+        words = case.make(queue, name)
         names = {word: f"word {number}" for number, word in enumerate(words)}
         last = AuditEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         before = rows_of(names)

@@ -10,7 +10,7 @@ import pytest
 
 from gpus.models import AuditEntry
 from jobs import ports as job_ports
-from tests.support.api_world import ApiWorld
+from tests.support.api_harness import ApiHarness
 from tests.support.factories import make_model, make_tenant
 from tests.support.fakes import ManualClock
 from tests.support.terminal import run_command
@@ -26,8 +26,8 @@ NIGHTLY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def tenant(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = ApiWorld(clock=ManualClock())
-    monkeypatch.setattr(job_ports, "production_ports", lambda: world.ports)
+    api = ApiHarness(clock=ManualClock())
+    monkeypatch.setattr(job_ports, "production_ports", lambda: api.ports)
     make_model("zimg")
     make_tenant("acme")
 

@@ -21,25 +21,25 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.terminal import Terminal, while_waiting
 
 pytestmark = pytest.mark.django_db
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
-def test_a_job_is_stored_with_its_options_and_queued(world: QueueWorld, terminal: Terminal) -> None:
-    world.server()
+def test_a_job_is_stored_with_its_options_and_queued(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server()
     options = ("--priority", "2", "--tag", "night", "--tag", "x", "--json")
     first = terminal("submit", "m", '{"a": 1}', *options).json
     job = Job.objects.get(id=first["job_id"])
-    assert (job.payload, job.priority, job.tags, job.tenant) == ({"a": 1}, 2, ["night", "x"], world.tenant)
-    assert (first["outcome"], world.leases.depth("m").waiting) == ("leased", {"m": 1})
+    assert (job.payload, job.priority, job.tags, job.tenant) == ({"a": 1}, 2, ["night", "x"], queue.tenant)
+    assert (first["outcome"], queue.leases.depth("m").waiting) == ("leased", {"m": 1})
     assert terminal("submit", "m", "{}").said.strip().endswith("queued, position 2")
 
 
-def test_a_submit_is_audited_once(world: QueueWorld, terminal: Terminal) -> None:
-    world.server()
+def test_a_submit_is_audited_once(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server()
     for _ in range(2):
         terminal("submit", "m", "{}", "--idempotency-key", "k1")
     [job], [entry] = Job.objects.all(), AuditEntry.objects.all()
@@ -47,8 +47,8 @@ def test_a_submit_is_audited_once(world: QueueWorld, terminal: Terminal) -> None
     assert entry.detail == {"tenant": job.tenant_id}
 
 
-def test_a_key_makes_a_repetition_harmless(world: QueueWorld, terminal: Terminal) -> None:
-    world.server()
+def test_a_key_makes_a_repetition_harmless(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server()
     key = ("--idempotency-key", "k1")
     first = terminal("submit", "m", "{}", *key, "--json").json
     again = terminal("submit", "m", "{}", *key, "--json").json
@@ -58,9 +58,9 @@ def test_a_key_makes_a_repetition_harmless(world: QueueWorld, terminal: Terminal
 
 
 def test_payloads_come_from_stdin_and_files_too(
-    world: QueueWorld, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.server()
+    queue.server()
     (tmp_path / "p.json").write_text('{"from": "file"}')
     monkeypatch.setattr(
         submitting.sys, "stdin", SimpleNamespace(buffer=io.BytesIO('{"from": "stdin é"}'.encode()))
@@ -84,16 +84,16 @@ def test_payloads_come_from_stdin_and_files_too(
     ],
 )
 def test_a_wrong_submit_is_one_line_and_stores_nothing(
-    world: QueueWorld, terminal: Terminal, arguments: list[str], says: str
+    queue: QueueHarness, terminal: Terminal, arguments: list[str], says: str
 ) -> None:
-    world.server()
+    queue.server()
     run = terminal("submit", *arguments)
     assert (run.status, says in run.said) == (2, True), run.said
     assert not Job.objects.exists()
 
 
-def test_the_tenant_must_be_clear(world: QueueWorld, terminal: Terminal) -> None:
-    world.server()
+def test_the_tenant_must_be_clear(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server()
     Tenant.objects.create(name="acme")
     assert "name a tenant with --tenant:" in terminal("submit", "m", "{}").said
     ops = Tenant.objects.create(name="ops")
@@ -108,13 +108,13 @@ def test_the_tenant_must_be_clear(world: QueueWorld, terminal: Terminal) -> None
 
 @pytest.mark.parametrize(("state", "status"), [("completed", 0), ("failed", 1)])
 def test_wait_prints_the_result_or_the_error(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: str, status: int
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: str, status: int
 ) -> None:
-    world.server()
+    queue.server()
 
     def work() -> None:
         job = Job.objects.get()
-        end_waiting(job.id, JobState.FAILED, world.clock.now(), code="timeout", message="too slow")
+        end_waiting(job.id, JobState.FAILED, queue.clock.now(), code="timeout", message="too slow")
         if state == "completed":
             Job.objects.update(state=state, result={"url": "s3://x"})
 
@@ -125,32 +125,32 @@ def test_wait_prints_the_result_or_the_error(
 
 
 def test_wait_that_runs_out_has_a_status_of_its_own(
-    world: QueueWorld, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     while_waiting(monkeypatch, submitting, lambda: None)
-    world.server()
+    queue.server()
     run = terminal("submit", "m", "{}", "--wait", "0.001", "--json")
     assert (run.status, run.json["status"]) == (3, "queued")
 
 
-def test_without_redis_the_job_is_durable(world: QueueWorld, terminal: Terminal) -> None:
-    world.server()
-    world.redis_is_gone = True
+def test_without_redis_the_job_is_durable(queue: QueueHarness, terminal: Terminal) -> None:
+    queue.server()
+    queue.redis_is_gone = True
     run = terminal("submit", "m", "{}")
     assert (run.status, Job.objects.get().state) == (0, "queued")
 
 
 def test_no_file_is_submitted_from_a_host_that_may_not_have_the_webs_folder(
-    world: QueueWorld, terminal: Terminal, tmp_path: Path, settings: Any
+    queue: QueueHarness, terminal: Terminal, tmp_path: Path, settings: Any
 ) -> None:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0)
-    world.server()
+    queue.server()
     image = {"type": "string", "format": "uri", "contentMediaType": "image/png"}
     ModelConfig.objects.filter(name="m").update(payload_schema={"properties": {"image": image}})
-    world.ports.registry.clear()
-    digest, now = hashlib.sha256(PNG).hexdigest(), world.ports.clock.now()
-    promised = promise(Wanted(world.tenant.pk, digest, len(PNG)), world.ports.artifact_store, now).artifact
+    queue.ports.registry.clear()
+    digest, now = hashlib.sha256(PNG).hexdigest(), queue.ports.clock.now()
+    promised = promise(Wanted(queue.tenant.pk, digest, len(PNG)), queue.ports.artifact_store, now).artifact
     uri = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     payloads = [json.dumps({"image": one}) for one in (uri, {"$artifact": promised.pk})]
     Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)

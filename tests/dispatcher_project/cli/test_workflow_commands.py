@@ -20,8 +20,8 @@ from foundation.ids import new_id
 from gpus.models import AuditEntry, Process
 from jobs.operations.tenants import create_key
 from tests.support.factories import make_model, make_tenant
+from tests.support.queue_harness import QueueHarness, queue
 from tests.support.queue_workflows import DETECT, RECONSTRUCT, STREETVIEW
-from tests.support.queue_world import QueueWorld, world
 from tests.support.terminal import Terminal, terminal, while_waiting
 from workflows.execution.advancer import Advancer
 from workflows.models import MapState, Run, RunEvent, Version
@@ -29,7 +29,7 @@ from workflows.schedules.models import Schedule
 from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
 from workflows.tasks import advance_now
 
-__all__ = ["terminal", "world"]
+__all__ = ["queue", "terminal"]
 pytestmark = pytest.mark.django_db
 
 CHOICE: dict[str, Any] = {
@@ -61,7 +61,7 @@ broken = 3
 
 
 @pytest.fixture(autouse=True)
-def tenant(world: QueueWorld) -> Any:
+def tenant(queue: QueueHarness) -> Any:
     make_model("m")
     return make_tenant("operator")
 
@@ -73,16 +73,16 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def advance(world: QueueWorld) -> None:
-    cancelling_runs(world.ports)
+def advance(queue: QueueHarness) -> None:
+    cancelling_runs(queue.ports)
     for run in Run.objects.filter(finished_at=None):
-        advance_now(Advancer(world.ports), run.id)
+        advance_now(Advancer(queue.ports), run.id)
 
 
-def started(world: QueueWorld, terminal: Terminal, file: str) -> str:
+def started(queue: QueueHarness, terminal: Terminal, file: str) -> str:
     terminal("workflow", "put", file)
     run_id = terminal("workflow", "run", "choice", '{"images": ["a", "b"]}', "--json").json["run_id"]
-    advance(world)
+    advance(queue)
     return str(run_id)
 
 
@@ -203,9 +203,9 @@ def test_a_python_workflow_with_a_mistake_names_its_line(
 
 
 def test_a_run_is_started_listed_answered_and_signalled(
-    world: QueueWorld, terminal: Terminal, file: str
+    queue: QueueHarness, terminal: Terminal, file: str
 ) -> None:
-    run_id = started(world, terminal, file)
+    run_id = started(queue, terminal, file)
     refused = terminal("workflow", "run", "choice", "{}")
     assert refused.status == 2
     assert refused.said.startswith('choice: /inputs: "images" is a required property'), refused.said
@@ -231,17 +231,17 @@ def test_a_run_is_started_listed_answered_and_signalled(
     assert terminal("answer", run_id, "best", '"a"').status == 2
     assert terminal("answer").said == "nothing waits for an answer\n"
     assert terminal("signal", "payment").status == 1
-    advance(world)
+    advance(queue)
     for _ in range(2):
         sent = terminal("signal", "payment", '{"euro": 1}', "--run", run_id, "--idempotency-key", "k")
         assert sent.said == "taken by 1 node of operator\n"
-    advance(world)
+    advance(queue)
     assert terminal("run", run_id, "--json").json["output"] == {"best": "b"}
     assert set(AuditEntry.objects.values_list("action", flat=True)) >= {"answer_wait", "send_signal"}
 
 
 def test_a_signal_goes_to_the_tenant_whose_runs_wait_for_it(
-    world: QueueWorld, terminal: Terminal, tmp_path: Path
+    queue: QueueHarness, terminal: Terminal, tmp_path: Path
 ) -> None:
     path = tmp_path / "paid.json"
     path.write_text(json.dumps({"nodes": {"paid": {"signal": {"name": "payment"}}}}))
@@ -249,7 +249,7 @@ def test_a_signal_goes_to_the_tenant_whose_runs_wait_for_it(
     for tenant in ("acme", "beta"):
         make_tenant(tenant)
         assert terminal("workflow", "run", str(path), "--tenant", tenant).status == 0
-    advance(world)
+    advance(queue)
     assert terminal("signal", "payment").said == (
         "name a tenant with --tenant: runs of acme, beta wait for payment"
     )
@@ -264,15 +264,15 @@ def test_a_python_file_is_no_json(terminal: Terminal, tmp_path: Path) -> None:
     assert said == f"{path} is Python: name the Workflow in it as module:name, such as film:wf"
 
 
-def test_runs_are_filtered_and_paged(world: QueueWorld, terminal: Terminal, file: str) -> None:
+def test_runs_are_filtered_and_paged(queue: QueueHarness, terminal: Terminal, file: str) -> None:
     assert terminal("runs").said == "no runs; `workflow run NAME` starts one\n"
-    first = started(world, terminal, file)
+    first = started(queue, terminal, file)
     part = {"name": "whole", "nodes": {"sub": {"workflow": "choice", "inputs": {"images": [1]}}}}
     Path(file).write_text(json.dumps(part))
     terminal("workflow", "put", file)
     whole = terminal("workflow", "run", "whole", "--tag", "night", "--json").json["run_id"]
     for _ in range(3):
-        advance(world)
+        advance(queue)
     (below,) = Run.objects.filter(depth=1)
 
     def listed(*options: str) -> list[str]:
@@ -309,16 +309,16 @@ def test_a_key_means_one_run(terminal: Terminal, file: str) -> None:
 
 
 def test_a_run_is_paused_resumed_cancelled_and_restarted(
-    world: QueueWorld, terminal: Terminal, file: str
+    queue: QueueHarness, terminal: Terminal, file: str
 ) -> None:
-    run_id = started(world, terminal, file)
+    run_id = started(queue, terminal, file)
     assert terminal("run", run_id, "--pause").said == f"{run_id} starts no further nodes\n"
     assert "paused" in terminal("runs").said
     assert terminal("run", run_id, "--resume").said == f"{run_id} goes on\n"
     early = terminal("run", run_id, "--restart")
     assert (early.status, "still under way" in early.said) == (2, True), early.said
     assert terminal("run", run_id, "--cancel").said == f"{run_id} is being cancelled\n"
-    advance(world)
+    advance(queue)
     assert Run.objects.get().state == "cancelled"
     ended = terminal("run", run_id, "--follow")
     assert (ended.status, "cancelled" in ended.said) == (1, True)
@@ -332,9 +332,9 @@ def test_a_run_is_paused_resumed_cancelled_and_restarted(
 
 
 def test_a_run_is_followed_to_its_end(
-    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = started(world, terminal, file)
+    run_id = started(queue, terminal, file)
 
     def goes_on() -> None:
         answers = terminal("answer", "--json").json["results"]
@@ -342,7 +342,7 @@ def test_a_run_is_followed_to_its_end(
             terminal("answer", run_id, "best", "a")
         else:
             terminal("signal", "payment", '{"euro": 1}')
-        advance(world)
+        advance(queue)
 
     while_waiting(monkeypatch, run_command, goes_on)
     followed = terminal("run", run_id, "--follow")
@@ -352,13 +352,13 @@ def test_a_run_is_followed_to_its_end(
     assert ["node_ended", "node=best", "state=completed"] in lines
     assert any("completed" in line and "choice" in line for line in lines)
     event = RunEvent(
-        at=world.clock.now(), type="node_ended", data={"code": "c", "node": "n", "state": "failed"}
+        at=queue.clock.now(), type="node_ended", data={"code": "c", "node": "n", "state": "failed"}
     )
     assert str(event_line(event)).split()[1:] == ["node_ended", "node=n", "state=failed", "code=c"]
 
 
 def test_names_that_no_key_has_are_warned_of(
-    world: QueueWorld, terminal: Terminal, file: str, tenant: Any
+    queue: QueueHarness, terminal: Terminal, file: str, tenant: Any
 ) -> None:
     create_key(tenant, name="reviewer")
     human = {"title": "Which?", "choose_from": ["a"], "answer_by": ["reviewer", "reveiwer"]}
@@ -370,7 +370,7 @@ def test_names_that_no_key_has_are_warned_of(
     for action in ("check", "put"):
         assert terminal("workflow", action, file, "--json").json["warnings"] == [warning]
     run_id = terminal("workflow", "run", "choice", "--json").json["run_id"]
-    advance(world)
+    advance(queue)
     assert "reviewer, reveiwer" in terminal("answer").said
     assert terminal("answer", "--json").json["results"][0]["answer_by"] == human["answer_by"]
     assert terminal("answer", run_id, "best", "a").said == f"{run_id} best: answered\n"
@@ -378,7 +378,7 @@ def test_names_that_no_key_has_are_warned_of(
 
 
 def test_a_file_runs_without_being_stored(
-    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = terminal("workflow", "run", file, '{"images": ["a"]}', "--priority", "2", "--json").json
     assert (started["workflow"], started["version"], started["priority"]) == ("_choice", 1, 2)
@@ -401,20 +401,20 @@ def test_no_workflow_is_stored_under_a_name_that_a_path_has(terminal: Terminal, 
 
 
 def test_a_run_is_waited_for(
-    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal("workflow", "put", file)
     late = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.01")
     assert late.status == 3
     assert re.fullmatch(r"\w+ running; `.*run \w+` shows more\n", late.said)
-    while_waiting(monkeypatch, workflow_command, lambda: advance(world))
+    while_waiting(monkeypatch, workflow_command, lambda: advance(queue))
     asks = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "0.3")
     assert (asks.status, "running, waits for best; " in asks.said) == (3, True), asks.said
 
     def fails() -> None:
-        advance(world)
-        Run.objects.filter(finished_at=None).update(cancel_requested_at=world.clock.now())
-        advance(world)
+        advance(queue)
+        Run.objects.filter(finished_at=None).update(cancel_requested_at=queue.clock.now())
+        advance(queue)
 
     while_waiting(monkeypatch, workflow_command, fails)
     ended = terminal("workflow", "run", "choice", '{"images": [1]}', "--wait", "--json")
@@ -456,13 +456,13 @@ def test_named_objects_stay_with_their_tenant(terminal: Terminal, file: str, tmp
     assert missing == "there is no schedule often of the tenant operator; --tenant names another: other"
 
 
-def test_changes_by_commands_are_audited(terminal: Terminal, world: QueueWorld, file: str) -> None:
-    run_id = started(world, terminal, file)
+def test_changes_by_commands_are_audited(terminal: Terminal, queue: QueueHarness, file: str) -> None:
+    run_id = started(queue, terminal, file)
     terminal("run", run_id, "--cancel")
-    advance(world)
+    advance(queue)
     terminal("run", run_id, "--restart", "--node", "best")
     terminal("run", run_id, "--cancel")
-    advance(world)
+    advance(queue)
     assert terminal("run", run_id, "--erase").status == 2, "it asks"
     assert terminal("run", run_id, "--erase", "--yes").said == f"{run_id}: its data is erased\n"
     assert Run.objects.get().erased_at is not None
@@ -481,12 +481,12 @@ def test_changes_by_commands_are_audited(terminal: Terminal, world: QueueWorld, 
 
 
 def test_no_files_of_a_run_are_erased_from_a_host_that_may_not_have_the_webs_folder(
-    terminal: Terminal, world: QueueWorld, file: str
+    terminal: Terminal, queue: QueueHarness, file: str
 ) -> None:
-    run_id = started(world, terminal, file)
+    run_id = started(queue, terminal, file)
     terminal("run", run_id, "--cancel")
-    advance(world)
-    now = world.ports.clock.now()
+    advance(queue)
+    now = queue.ports.clock.now()
     Process.objects.create(name="web-9:7:a", kind="web", layout=1, started_at=now, beat_at=now)
     film = {"tenant_id": Run.objects.get().tenant_id, "sha256": "0" * 64, "bytes": 1}
     row = Artifact.objects.create(id=new_id(), created_at=now, expires_at=now, **film)
@@ -497,20 +497,20 @@ def test_no_files_of_a_run_are_erased_from_a_host_that_may_not_have_the_webs_fol
     assert terminal("run", run_id, "--erase", "--yes").status == 0, "there are no files"
 
 
-def test_a_failed_run_names_its_node_once(terminal: Terminal, world: QueueWorld, tmp_path: Path) -> None:
+def test_a_failed_run_names_its_node_once(terminal: Terminal, queue: QueueHarness, tmp_path: Path) -> None:
     parent = tmp_path / "parent.json"
     parent.write_text(json.dumps({"nodes": {"sub": {"workflow": "nowhere"}}}))
     terminal("workflow", "put", str(parent))
     run_id = terminal("workflow", "run", "parent", "--json").json["run_id"]
-    advance(world)
+    advance(queue)
     failed = "node_failed: sub failed: unknown_workflow: there is no workflow nowhere"
     assert failed in terminal("run", run_id).said.splitlines()
 
 
 def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is(
-    terminal: Terminal, world: QueueWorld, file: str
+    terminal: Terminal, queue: QueueHarness, file: str
 ) -> None:
-    run_id = started(world, terminal, file)
+    run_id = started(queue, terminal, file)
     shown = terminal("run", run_id).said
     assert "best: answer: It waits for the answer of a person." in shown
     assert "ends in unknown: no time is known yet of job" in shown
@@ -523,12 +523,12 @@ def test_a_run_says_why_it_waits_when_it_ends_what_it_cost_and_where_its_page_is
     terminal("run", run_id, "--pause")
     assert "ends in unknown: the run is paused" in terminal("run", run_id).said
     terminal("run", run_id, "--cancel")
-    advance(world)
+    advance(queue)
     assert "run_cancelled: The run was cancelled." in terminal("run", run_id).said
 
 
 def test_a_run_says_when_its_waits_and_its_deadline_end(
-    terminal: Terminal, world: QueueWorld, tmp_path: Path
+    terminal: Terminal, queue: QueueHarness, tmp_path: Path
 ) -> None:
     ask = {"human": {"title": "?", "choose_from": [1], "expires_seconds": 600}}
     path = tmp_path / "asks.json"
@@ -539,7 +539,7 @@ def test_a_run_says_when_its_waits_and_its_deadline_end(
     )
     terminal("workflow", "put", str(path))
     run_id = terminal("workflow", "run", "asks", "--deadline-seconds", "30", "--json").json["run_id"]
-    advance(world)
+    advance(queue)
     shown = " ".join(terminal("run", run_id).said.split())
     end = r"ends in at least \S+ \S+, if answers come at once, after its deadline; no time is known yet of j"
     assert re.search(end, shown), shown
@@ -549,12 +549,12 @@ def test_a_run_says_when_its_waits_and_its_deadline_end(
     assert terminal("run", run_id, "--json").json["ends_in"]["misses_deadline"] is True
 
 
-def test_a_maps_row_counts_its_items(terminal: Terminal, world: QueueWorld, tmp_path: Path) -> None:
+def test_a_maps_row_counts_its_items(terminal: Terminal, queue: QueueHarness, tmp_path: Path) -> None:
     path = tmp_path / "many.json"
     path.write_text(json.dumps({"nodes": {"all": {"timer": {"seconds": 3600}, "map": {"count": 3}}}}))
     terminal("workflow", "put", str(path))
     run_id = terminal("workflow", "run", "many", "--json").json["run_id"]
-    advance(world)
+    advance(queue)
     MapState.objects.update(completed=1, failed=1, running=1)
     assert "2 of 3, 1 failed" in terminal("run", run_id).said
     [node] = terminal("run", run_id, "--json").json["nodes"]
@@ -562,7 +562,7 @@ def test_a_maps_row_counts_its_items(terminal: Terminal, world: QueueWorld, tmp_
     MapState.objects.update(completed=0, failed=0, running=3)
 
 
-def test_a_run_gets_a_callback_url(terminal: Terminal, world: QueueWorld, file: str) -> None:
+def test_a_run_gets_a_callback_url(terminal: Terminal, queue: QueueHarness, file: str) -> None:
     terminal("workflow", "put", file)
     url = "https://93.184.215.14/done"
     terminal("workflow", "run", "choice", '{"images": [1]}', "--callback-url", url)
@@ -591,8 +591,8 @@ def test_a_definition_of_queue_workflows_is_converted(terminal: Terminal, tmp_pa
 
 
 def test_nodes_on_screen_are_limited(
-    world: QueueWorld, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, terminal: Terminal, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = started(world, terminal, file)
+    run_id = started(queue, terminal, file)
     monkeypatch.setattr(runs_on_screen, "MAX_NODES", 0)
     assert terminal("run", run_id, "--nodes", "--json").json["nodes"] == []

@@ -12,10 +12,10 @@ from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
 from tests.support.factories import make_model
 from tests.support.fakes import make_ports
-from tests.support.queue_world import world
+from tests.support.queue_harness import queue
 from tests.support.terminal import Terminal, terminal
 
-__all__ = ["terminal", "world"]
+__all__ = ["queue", "terminal"]
 
 pytestmark = pytest.mark.django_db
 

@@ -6,11 +6,11 @@ import pytest
 from django.utils import timezone
 
 from gpus.models import AuditEntry, Pause, Server
-from tests.support.api_world import Account, ApiWorld, operator, world
+from tests.support.api_harness import Account, ApiHarness, api, operator
 from tests.support.factories import make_model, make_server
 from tests.support.problems import problem
 
-__all__ = ["operator", "world"]
+__all__ = ["api", "operator"]
 
 ADMIN = "/api/v1/admin"
 
@@ -26,8 +26,8 @@ def flux(operator: Account) -> Server:
 # -- servers ---------------------------------------------------------------------------------------------
 
 
-def test_a_server_shows_desired_and_actual_state(operator: Account, world: ApiWorld, flux: Server) -> None:
-    world.leases.views["s1"] = ["leased", "off"]
+def test_a_server_shows_desired_and_actual_state(operator: Account, api: ApiHarness, flux: Server) -> None:
+    api.leases.views["s1"] = ["leased", "off"]
     body = operator.client.get(f"{ADMIN}/servers/s1").json()
     assert (body["server"], body["pool"], body["desired"], body["live"]) == ("s1", "big", "on", True)
     assert body["observed"] == {
@@ -41,20 +41,20 @@ def test_a_server_shows_desired_and_actual_state(operator: Account, world: ApiWo
     assert "headers" not in str(body)
 
 
-def test_a_server_is_switched_and_resized(operator: Account, world: ApiWorld, flux: Server) -> None:
+def test_a_server_is_switched_and_resized(operator: Account, api: ApiHarness, flux: Server) -> None:
     answer = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "draining", "slots": 0}, format="json")
     assert answer.status_code == 200, answer.content
     assert (answer.json()["desired"], answer.json()["slots"]) == ("draining", 0)
-    assert (world.leases.servers["s1"].desired, world.leases.servers["s1"].slots) == ("draining", 0)
-    world.wakes.clear()
+    assert (api.leases.servers["s1"].desired, api.leases.servers["s1"].slots) == ("draining", 0)
+    api.wakes.clear()
     operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "on", "slots": 2}, format="json")
-    assert [wake.count for wake in world.wakes] == [2]
+    assert [wake.count for wake in api.wakes] == [2]
 
 
 def test_without_redis_a_server_is_shown_and_switched_all_the_same(
-    operator: Account, world: ApiWorld, flux: Server
+    operator: Account, api: ApiHarness, flux: Server
 ) -> None:
-    world.leases.away = True
+    api.leases.away = True
     body = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off"}, format="json").json()
     assert (body["desired"], body["observed"]["state"], body["live"]) == ("off", "unknown", False)
 
@@ -78,15 +78,15 @@ def test_a_switch_that_makes_no_sense_is_refused(
     problem(answer, 422, "validation_failed", pointer)
 
 
-def test_a_server_is_forgotten(operator: Account, world: ApiWorld, flux: Server) -> None:
+def test_a_server_is_forgotten(operator: Account, api: ApiHarness, flux: Server) -> None:
     operator.client.patch(f"{ADMIN}/servers/s1", {"slots": 1}, format="json")
     assert operator.client.delete(f"{ADMIN}/servers/s1").status_code == 204
-    assert (Server.objects.count(), world.leases.servers) == (0, {})
+    assert (Server.objects.count(), api.leases.servers) == (0, {})
     assert AuditEntry.objects.filter(action="remove_server", target="server:s1").exists()
 
 
 def test_a_server_with_a_slot_in_quarantine_is_not_forgotten(
-    operator: Account, world: ApiWorld, flux: Server
+    operator: Account, api: ApiHarness, flux: Server
 ) -> None:
     now = timezone.now()
     flux.quarantined.create(slot=0, reason="timeout", since=now, until=now)
@@ -121,29 +121,29 @@ def test_servers_are_listed_by_name_page_by_page(operator: Account, flux: Server
 # -- pauses ----------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_paused_and_resumed(operator: Account, world: ApiWorld, flux: Server) -> None:
+def test_a_model_is_paused_and_resumed(operator: Account, api: ApiHarness, flux: Server) -> None:
     url = f"{ADMIN}/models/flux"
     body = operator.client.post(f"{url}/pause", {"reason": "bad weights"}, format="json").json()
     assert body == {"kind": "model", "name": "flux", "paused": True, "changed": True, "live": True}
-    assert world.leases.servers["s1"].models == ("ltx2",)
+    assert api.leases.servers["s1"].models == ("ltx2",)
     models = operator.client.get(f"{ADMIN}/servers/s1").json()["models"]
     assert [one["paused"] for one in models] == [True, False]
     assert not operator.client.post(f"{url}/pause").json()["changed"]
     [pause] = operator.client.get(f"{ADMIN}/pauses").json()["results"]
     assert (pause["kind"], pause["name"], pause["reason"]) == ("model", "flux", "bad weights")
     assert pause["by"].startswith("key:")
-    world.wakes.clear()
+    api.wakes.clear()
     body = operator.client.post(f"{url}/resume").json()
     assert (body["paused"], body["changed"]) == (False, True)
-    assert world.wakes
+    assert api.wakes
     assert operator.client.get(f"{ADMIN}/pauses").json() == {"results": []}
 
 
-def test_everything_is_paused_and_resumed(operator: Account, world: ApiWorld, flux: Server) -> None:
+def test_everything_is_paused_and_resumed(operator: Account, api: ApiHarness, flux: Server) -> None:
     body = operator.client.post(f"{ADMIN}/pause").json()
     assert body == {"kind": "system", "name": "", "paused": True, "changed": True, "live": True}
-    assert world.leases.servers["s1"].desired == "draining"
-    world.leases.away = True
+    assert api.leases.servers["s1"].desired == "draining"
+    api.leases.away = True
     body = operator.client.post(f"{ADMIN}/resume").json()
     assert (body["changed"], body["live"]) == (True, False)
     assert not Pause.objects.exists()

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gpus.models import AuditEntry, Server
-from tests.support.api_world import Account, ApiWorld, operator, world
+from tests.support.api_harness import Account, ApiHarness, api, operator
 from tests.support.factories import make_model, make_server
 from tests.support.problems import problem
 
-__all__ = ["operator", "world"]
+__all__ = ["api", "operator"]
 
 BOX = "/api/v1/admin/machines/box"
 
@@ -24,8 +24,8 @@ def box(operator: Account) -> None:
     make_server("other-gpu0", model=flux, machine="other")
 
 
-def test_one_request_switches_all_servers_and_returns_each(operator: Account, world: ApiWorld) -> None:
-    world.leases.views["box-gpu0"] = ["leased", "free"]
+def test_one_request_switches_all_servers_and_returns_each(operator: Account, api: ApiHarness) -> None:
+    api.leases.views["box-gpu0"] = ["leased", "free"]
     answer = operator.client.patch(BOX, {"desired": "off"}, format="json")
     assert answer.status_code == 200, answer.content
     body = answer.json()
@@ -37,10 +37,10 @@ def test_one_request_switches_all_servers_and_returns_each(operator: Account, wo
     assert [one["observed"]["running"] for one in body["servers"]] == [1, 0]
     assert Server.objects.get(name="other-gpu0").desired == "on"
     assert AuditEntry.objects.filter(target="machine:box", actor__startswith="key:").exists()
-    world.wakes.clear()
+    api.wakes.clear()
     body = operator.client.patch(BOX, {"desired": "on"}, format="json").json()
     assert body["changed"] == ["box-gpu0", "box-gpu1"]
-    assert sum(wake.count for wake in world.wakes) == 3
+    assert sum(wake.count for wake in api.wakes) == 3
 
 
 def test_a_machine_is_shown_without_a_change(operator: Account) -> None:
@@ -53,12 +53,12 @@ def test_a_machine_is_shown_without_a_change(operator: Account) -> None:
 
 
 def test_a_machine_is_switched_without_redis_which_is_called_once(
-    operator: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    operator: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.leases.away = True
+    api.leases.away = True
     asked: list[Any] = []
-    refuse = world.leases.slots_of
-    monkeypatch.setattr(world.leases, "slots_of", lambda names: asked.append(names) or refuse(names))
+    refuse = api.leases.slots_of
+    monkeypatch.setattr(api.leases, "slots_of", lambda names: asked.append(names) or refuse(names))
     body = operator.client.patch(BOX, {"desired": "off"}, format="json").json()
     assert (body["live"], {one["observed"]["state"] for one in body["servers"]}) == (False, {"unknown"})
     assert set(Server.objects.filter(machine="box").values_list("desired", flat=True)) == {"off"}

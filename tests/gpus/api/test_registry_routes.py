@@ -12,10 +12,10 @@ from gpus.runners import registry
 from gpus.runners.http_runner import SyncHttpRunner
 from gpus.runners.registry import RunnerRegistry
 from gpus.runners.transport import HttpTransport
-from tests.support.api_world import Account, ApiWorld, acme, make_model, operator, world
+from tests.support.api_harness import Account, ApiHarness, acme, api, make_model, operator
 from tests.support.problems import problem
 
-__all__ = ["acme", "operator", "world"]
+__all__ = ["acme", "api", "operator"]
 
 REGISTER = "/api/v1/admin/register"
 SERVERS = "/api/v1/admin/servers"
@@ -23,17 +23,17 @@ CONFIGS = "/api/v1/admin/model-configs"
 SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate", "slots": 2}
 
 
-def test_a_server_is_registered_and_live(operator: Account, world: ApiWorld) -> None:
+def test_a_server_is_registered_and_live(operator: Account, api: ApiHarness) -> None:
     answer = operator.client.post(REGISTER, SERVER | {"headers": {"X-Key": "s3cret"}}, format="json")
     assert answer.status_code == 201, answer.content
     body = answer.json()
     assert (body["pool"], body["fleet"], body["slots"], body["live"]) == ("flux", "main", 2, True)
     assert b"s3cret" not in answer.content
-    assert world.leases.servers["s1"].slots == 2
-    assert [(wake.pool, wake.count) for wake in world.wakes] == [("flux", 2)]
-    assert world.announced == ["registry"], "workers look for new pools at once"
+    assert api.leases.servers["s1"].slots == 2
+    assert [(wake.pool, wake.count) for wake in api.wakes] == [("flux", 2)]
+    assert api.announced == ["registry"], "workers look for new pools at once"
     assert operator.client.post(REGISTER, SERVER | {"slots": 1}, format="json").status_code == 200
-    assert world.leases.servers["s1"].slots == 1
+    assert api.leases.servers["s1"].slots == 1
 
 
 def test_the_founding_documents_request_works_and_brings_model_fields(operator: Account) -> None:
@@ -63,8 +63,8 @@ def test_a_server_whose_runner_takes_uploads_has_an_upload_url(
     assert shown == {"s1": None, "s2": upload_url(Server.objects.get(name="s2"))}
 
 
-def test_without_redis_a_server_is_registered_all_the_same(operator: Account, world: ApiWorld) -> None:
-    world.leases.away = True
+def test_without_redis_a_server_is_registered_all_the_same(operator: Account, api: ApiHarness) -> None:
+    api.leases.away = True
     answer = operator.client.post(REGISTER, SERVER, format="json")
     assert (answer.status_code, answer.json()["live"]) == (201, False)
 
@@ -103,7 +103,7 @@ def test_a_server_or_model_of_another_pool_is_a_conflict(operator: Account) -> N
     problem(answer, 409, "model_in_other_pool", "/pool")
 
 
-def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account, world: ApiWorld) -> None:
+def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account, api: ApiHarness) -> None:
     url = f"{CONFIGS}/flux"
     made = operator.client.put(
         url, {"model_type": "async", "poll_endpoint_template": "/s/{id}", "max_retries": 3}, format="json"
@@ -111,7 +111,7 @@ def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account
     assert made.status_code == 201
     changed = operator.client.patch(url, {"queue_algorithm": "fifo"}, format="json")
     assert (changed.status_code, changed.json()["max_retries"]) == (200, 3)
-    assert world.leases.pools["flux"].algorithm == "fifo"
+    assert api.leases.pools["flux"].algorithm == "fifo"
     shown = operator.client.get(url).json()
     again = operator.client.put(url, shown, format="json")
     assert (again.status_code, again.json()) == (200, shown)
@@ -177,8 +177,8 @@ def test_an_unknown_model_is_unknown(operator: Account, name: str) -> None:
     problem(operator.client.delete(f"{CONFIGS}/{name}"), 404, "unknown_model", "/model")
 
 
-def test_a_server_is_looked_at_before_it_is_registered(operator: Account, world: ApiWorld) -> None:
-    world.transport = HttpTransport()
+def test_a_server_is_looked_at_before_it_is_registered(operator: Account, api: ApiHarness) -> None:
+    api.transport = HttpTransport()
     with Node(NodeConfig(handlers={"flux": "gpu_host.node.simulator:run"}, slots=2)) as node:
         answer = operator.client.post("/api/v1/admin/inspect", {"url": node.url}, format="json")
         assert answer.status_code == 200, answer.content

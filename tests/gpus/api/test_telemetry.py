@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpus.leasing.values import Measured, Spread, Summary
-from tests.support.api_world import Account, ApiWorld, operator, world
+from tests.support.api_harness import Account, ApiHarness, api, operator
 from tests.support.factories import make_model, make_server
 from tests.support.problems import problem
 
-__all__ = ["operator", "world"]
+__all__ = ["api", "operator"]
 
 URL = "/api/v1/admin/servers/box-gpu0/telemetry"
 READING = {
@@ -35,9 +35,9 @@ GPU = {
 
 
 @pytest.fixture(autouse=True)
-def box(operator: Account, world: ApiWorld) -> None:
+def box(operator: Account, api: ApiHarness) -> None:
     make_server("box-gpu0", model=make_model("flux"), machine="box", host="box-gpu0.1")
-    world.leases.measured["box-gpu0"] = [
+    api.leases.measured["box-gpu0"] = [
         Measured(4.04, READING | {"gpu": GPU}),
         Measured(9.0, READING | {"gpu_error": "GPU is lost"}),
         Measured(400.0, {"warm": []}),
@@ -105,16 +105,16 @@ def test_a_server_that_is_not_there(operator: Account, name: str) -> None:
     problem(answer, 404, "unknown_server", "/server")
 
 
-def test_without_redis_telemetry_is_unavailable(operator: Account, world: ApiWorld) -> None:
-    world.leases.away = True
+def test_without_redis_telemetry_is_unavailable(operator: Account, api: ApiHarness) -> None:
+    api.leases.away = True
     answer = operator.client.get(URL)
     problem(answer, 503, "leasing_unavailable")
     assert answer["Retry-After"]
 
 
-def test_a_day_is_returned_in_summaries_with_units(operator: Account, world: ApiWorld) -> None:
+def test_a_day_is_returned_in_summaries_with_units(operator: Account, api: ApiHarness) -> None:
     measures = {"utilisation": Spread(40.04, 0.0, 100.0), "ram_used_mb": Spread(2.0, 1.0, 3.0)}
-    world.leases.summaries["box-gpu0"] = [
+    api.leases.summaries["box-gpu0"] = [
         Summary(12.04, 2, {}, {}),
         Summary(312.04, 60, measures, {"flux": 3}),
         Summary(90_000.0, 60, measures, {}),
@@ -144,8 +144,8 @@ MEASURES = (
 )
 
 
-def test_an_hour_is_returned_reading_by_reading(operator: Account, world: ApiWorld) -> None:
-    world.leases.summaries["box-gpu0"] = [Summary(12.0, 2, {}, {})]
+def test_an_hour_is_returned_reading_by_reading(operator: Account, api: ApiHarness) -> None:
+    api.leases.summaries["box-gpu0"] = [Summary(12.0, 2, {}, {})]
     body = operator.client.get(URL, {"window": "hour"}).json()
     assert (body["seconds"], len(body["samples"]), body["summaries"]) == (3600, 3, [])
 

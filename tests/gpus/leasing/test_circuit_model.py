@@ -46,7 +46,7 @@ class Plain:
         self.__init__()  # type: ignore[misc]
 
 
-class CircuitWorld:
+class CircuitModel:
     def __init__(self, rig: Rig, seed: int) -> None:
         self.rig, self.chance = rig, random.Random(seed)
         self.servers = {name: Plain() for name in SERVERS}
@@ -181,7 +181,7 @@ class CircuitWorld:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_circuits_match_the_plain_model(client: Client, fleet: str, seed: int) -> None:
-    world = CircuitWorld(Rig(client, fleet, circuit_rules=RULES).open(), seed)
+    model = CircuitModel(Rig(client, fleet, circuit_rules=RULES).open(), seed)
     for _ in range(400):
-        world.step()
-    assert any(circuit.opens for circuit in (*world.servers.values(), *world.models.values())) or seed
+        model.step()
+    assert any(circuit.opens for circuit in (*model.servers.values(), *model.models.values())) or seed

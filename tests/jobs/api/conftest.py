@@ -6,17 +6,17 @@ import pytest
 from rest_framework.test import APIClient
 
 from dispatcher_project.web import request_limits
-from tests.support.api_world import (
+from tests.support.api_harness import (
     GatewayClock,
     acme,
     all_remembered,
+    api,
     operator,
     other,
-    world,
     zimg,
 )
 
-__all__ = ["acme", "all_remembered", "operator", "other", "world", "zimg"]
+__all__ = ["acme", "all_remembered", "api", "operator", "other", "zimg"]
 
 
 @pytest.fixture

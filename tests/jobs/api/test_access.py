@@ -14,8 +14,8 @@ from gpus.models import ModelConfig
 from jobs.api import authentication
 from jobs.models import ApiKey
 from jobs.operations.tenants import create_key, revoke_key
+from tests.support.api_harness import Account, forget_keys
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, forget_keys
 from tests.support.problems import problem
 from tests.support.routes import ROUTES, filled
 

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from artifacts.models import Artifact
 from foundation.ids import new_id
 from jobs.models import ApiKey, Tenant
-from tests.support.api_world import account
+from tests.support.api_harness import account
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 URL = "/api/v1/artifacts"

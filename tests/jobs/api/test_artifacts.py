@@ -30,7 +30,7 @@ from gpus.models import AuditEntry, ModelConfig, Process
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.reports.store_hosts import check_store_hosts
-from tests.support.api_world import Account, ApiWorld, account, key_client
+from tests.support.api_harness import Account, ApiHarness, account, key_client
 from tests.support.factories import make_job
 
 pytestmark = pytest.mark.django_db
@@ -44,10 +44,10 @@ def sha(data: bytes) -> str:
 
 
 @pytest.fixture(autouse=True)
-def store(world: ApiWorld, tmp_path: Path, settings: Any) -> Store:
+def store(api: ApiHarness, tmp_path: Path, settings: Any) -> Store:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     limit(settings, artifact_reserve_bytes=0)
-    return world.ports.artifact_store
+    return api.ports.artifact_store
 
 
 def limit(settings: Any, **limits: Any) -> None:
@@ -314,11 +314,11 @@ def test_wrong_bytes_that_a_killed_process_joined_keep_no_place(acme: Account, s
     upload(acme, store, PNG)
 
 
-def test_joining_is_limited(acme: Account, store: Store, world: ApiWorld) -> None:
+def test_joining_is_limited(acme: Account, store: Store, api: ApiHarness) -> None:
     artifact_id = promise(acme, PNG, parts=True).json()["id"]
     with ExitStack() as others:
         for _ in range(settings.DISPATCHER.artifact_completions):
-            others.enter_context(world.ports.artifact_completions.one_of_few())
+            others.enter_context(api.ports.artifact_completions.one_of_few())
         answer = acme.client.post(f"{URL}/{artifact_id}/complete")
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many_completions")
     assert "DISPATCHER_ARTIFACT_COMPLETIONS" in answer.json()["detail"]

@@ -14,7 +14,7 @@ from foundation.http_api import json_body
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem
 from gpus.models import ModelConfig
 from jobs.models import Job
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.problems import JOB, SUBMIT, problem
 
 BATCH = "/api/v1/queue/submit-batch"

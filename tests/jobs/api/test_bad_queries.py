@@ -10,7 +10,7 @@ from django.db import OperationalError, connection
 
 from gpus.models import ModelConfig
 from jobs.models import Job
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.problems import JOB, SUBMIT, problem
 
 

@@ -13,7 +13,7 @@ from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import insert
 from jobs.submission import submit as submission
-from tests.support.api_world import Account, ApiWorld, account, key_client, make_model
+from tests.support.api_harness import Account, ApiHarness, account, key_client, make_model
 from tests.support.factories import make_server
 from tests.support.limits import limit
 from tests.support.problems import problem
@@ -22,7 +22,7 @@ URL = "/api/v1/queue/submit-batch"
 JOB: dict[str, Any] = {"model": "zimg", "payload": {"n": 1}}
 
 
-def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
+def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
     make_server(model=zimg)
     jobs = [
         JOB,
@@ -47,17 +47,17 @@ def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig
     assert content[2]["errors"][0]["pointer"] == "/jobs/2/priority"
     assert [content[0]["position"], content[5]["position"]] == [1, 2]
     assert [content[at]["starts_in"]["p90_seconds"] for at in (0, 5)] == [4.0, 8.0]
-    assert [ticket.job_id for ticket in world.leases.line] == [content[0]["job_id"], content[5]["job_id"]]
+    assert [ticket.job_id for ticket in api.leases.line] == [content[0]["job_id"], content[5]["job_id"]]
 
 
-def test_a_batch_keeps_its_order_in_the_queue(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
+def test_a_batch_keeps_its_order_in_the_queue(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
     jobs = [{"model": "zimg", "payload": {"n": n}} for n in range(50)]
     acme.client.post(URL, {"jobs": jobs}, format="json")
     places = list(Job.objects.order_by("place_us").values_list("payload", flat=True))
     assert places == [{"n": n} for n in range(50)]
     assert len(set(Job.objects.values_list("place_us", flat=True))) == 50
     assert list(Job.objects.order_by("place_us").values_list("id", flat=True)) == [
-        t.job_id for t in world.leases.line
+        t.job_id for t in api.leases.line
     ]
 
 

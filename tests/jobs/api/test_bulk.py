@@ -9,8 +9,8 @@ import pytest
 from gpus.models import AuditEntry
 from jobs.domain.failure_fingerprints import fingerprint_of
 from jobs.models import Job
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, ApiWorld
 from tests.support.problems import problem
 
 CANCEL, RETRY = "/api/v1/admin/jobs/cancel", "/api/v1/admin/jobs/retry"
@@ -36,7 +36,7 @@ def test_a_dry_run_only_counts(acme: Account, operator: Account) -> None:
 
 @pytest.mark.database
 def test_matching_jobs_are_cancelled(
-    acme: Account, other: Account, operator: Account, world: ApiWorld
+    acme: Account, other: Account, operator: Account, api: ApiHarness
 ) -> None:
     mine, foreign = make_job(acme.tenant, "queued"), make_job(other.tenant, "queued")
     answer = operator.client.post(CANCEL, {"filter": {"tenant": "acme"}}, format="json")
@@ -47,14 +47,14 @@ def test_matching_jobs_are_cancelled(
 
 @pytest.mark.database
 def test_a_group_is_retried_and_another_one_dismissed(
-    acme: Account, operator: Account, world: ApiWorld
+    acme: Account, operator: Account, api: ApiHarness
 ) -> None:
     again, away = failed(acme, "Waited 5 s"), failed(acme, "No prompt")
     groups = operator.client.get(GROUPS).json()["results"]
     assert {group["fingerprint"] for group in groups} == {again.error_fingerprint, away.error_fingerprint}
     body = {"filter": {"fingerprint": again.error_fingerprint, "state": "failed"}}
     assert operator.client.post(RETRY, body, format="json").json()["done"] == 1
-    assert [ticket.job_id for ticket in world.leases.line] == [again.id]
+    assert [ticket.job_id for ticket in api.leases.line] == [again.id]
     body = {"filter": {"fingerprint": away.error_fingerprint}}
     assert operator.client.post(DISMISS, body, format="json").json()["done"] == 1
     assert operator.client.get(GROUPS).json() == {"results": []}

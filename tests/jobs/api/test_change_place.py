@@ -6,8 +6,8 @@ import pytest
 
 from gpus.models import AuditEntry
 from jobs.models import Job
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, ApiWorld
 from tests.support.problems import problem
 
 
@@ -15,17 +15,17 @@ def url(job: Job, what: str) -> str:
     return f"/api/v1/admin/jobs/{job.id}/{what}"
 
 
-def test_a_waiting_jobs_priority_is_changed(acme: Account, operator: Account, world: ApiWorld) -> None:
+def test_a_waiting_jobs_priority_is_changed(acme: Account, operator: Account, api: ApiHarness) -> None:
     job = make_job(acme.tenant, "queued")
-    world.leases.push(job.pool, [job.ticket])
+    api.leases.push(job.pool, [job.ticket])
     answer = operator.client.post(url(job, "priority"), {"priority": 2}, format="json")
     assert (answer.status_code, answer.json()["priority"]) == (200, 2)
-    assert [ticket.priority for ticket in world.leases.line] == [2]
+    assert [ticket.priority for ticket in api.leases.line] == [2]
     assert AuditEntry.objects.get().actor.startswith("key:")
 
 
 @pytest.mark.database
-def test_a_waiting_job_runs_next(acme: Account, operator: Account, world: ApiWorld) -> None:
+def test_a_waiting_job_runs_next(acme: Account, operator: Account, api: ApiHarness) -> None:
     first, job = make_job(acme.tenant, "queued"), make_job(acme.tenant, "queued")
     answer = operator.client.post(url(job, "run-next"))
     assert (answer.status_code, answer.json()["priority"]) == (200, 1)
@@ -40,9 +40,9 @@ def test_a_job_that_does_not_wait_cannot_be_moved(acme: Account, operator: Accou
         problem(answer, 409, "not_waiting")
 
 
-def test_without_redis_the_error_says_so(acme: Account, operator: Account, world: ApiWorld) -> None:
+def test_without_redis_the_error_says_so(acme: Account, operator: Account, api: ApiHarness) -> None:
     job = make_job(acme.tenant, "queued")
-    world.leases.away = True
+    api.leases.away = True
     answer = operator.client.post(url(job, "priority"), {"priority": 2}, format="json")
     problem(answer, 503, "leasing_unavailable")
     assert answer["Retry-After"]

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.limits.submit_limits import FEW
 from jobs.models import Job
-from tests.support.api_world import Account, account, key_client, make_model
+from tests.support.api_harness import Account, account, key_client, make_model
 from tests.support.limits import BATCH, JOB, SUBMIT, limit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

@@ -6,8 +6,8 @@ import pytest
 
 from jobs.models import Job
 from jobs.operations.bulk import retry_jobs
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.api_jobs import ids, make_job
-from tests.support.api_world import Account, ApiWorld
 from tests.support.problems import problem
 
 URL = "/api/v1/admin/dlq"
@@ -45,11 +45,11 @@ def test_client_errors_are_listed_and_retried_only_on_request(acme: Account, ope
     assert Job.objects.get(id=client.id).state == "queued"
 
 
-def test_a_dead_letter_is_retried(acme: Account, operator: Account, world: ApiWorld) -> None:
+def test_a_dead_letter_is_retried(acme: Account, operator: Account, api: ApiHarness) -> None:
     job = make_job(acme.tenant, "failed", error_code="timeout")
     answer = operator.client.post(f"{URL}/{job.id}/retry")
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
-    assert [ticket.job_id for ticket in world.leases.line] == [job.id]
+    assert [ticket.job_id for ticket in api.leases.line] == [job.id]
     problem(operator.client.post(f"{URL}/{job.id}/retry"), 409, "not_a_dead_letter")
     problem(operator.client.post(f"{URL}/{'0' * 26}/retry"), 404, "unknown_job")
 
@@ -98,14 +98,14 @@ def test_an_unknown_tenant_in_a_filter_is_refused(operator: Account, method: str
 
 
 def test_a_request_retries_a_bounded_number_of_jobs(
-    acme: Account, operator: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, operator: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
         make_job(acme.tenant, "failed", error_code="timeout")
     monkeypatch.setattr(retry_jobs, "__kwdefaults__", {"at_most": 2})
     answers = [operator.client.post(f"{URL}/retry-all").json() for _ in range(2)]
     assert [(one["retried"], one["remaining"]) for one in answers] == [(2, 1), (1, 0)]
-    assert len(world.leases.line) == 3
+    assert len(api.leases.line) == 3
 
 
 @pytest.mark.database

@@ -14,7 +14,7 @@ from foundation.ttl_cache import RemainingCapacity
 from gpus.models import ModelConfig
 from jobs.models import Job
 from jobs.ports import LimitCaches
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.limits import limit, submit
 from tests.support.problems import problem
 
@@ -47,16 +47,16 @@ def test_a_default_of_zero_means_no_limit(acme: Account, zimg: ModelConfig, sett
 
 
 def test_waiting_jobs_are_counted_once_in_some_seconds(
-    acme: Account, zimg: ModelConfig, at_most_three: None, world: ApiWorld
+    acme: Account, zimg: ModelConfig, at_most_three: None, api: ApiHarness
 ) -> None:
-    world.limit_caches = LimitCaches(free_places=RemainingCapacity(keep_seconds=3600.0))
+    api.limit_caches = LimitCaches(free_places=RemainingCapacity(keep_seconds=3600.0))
     submit(acme)
     with CaptureQueriesContext(connection) as seen:
         assert [submit(acme).status_code for _ in range(3)] == [202, 202, 429]
     assert not [query for query in seen if "COUNT(" in query["sql"].upper()]
     Job.objects.all().delete()
     assert submit(acme).status_code == 429, "the next count sees the ended jobs"
-    world.limit_caches.clear()
+    api.limit_caches.clear()
     assert submit(acme).status_code == 202
 
 

@@ -51,12 +51,12 @@ def test_a_running_or_ended_job_gets_one_reason(acme, model) -> None:
     assert found["reasons"][0]["code"] == "finished"
 
 
-def test_a_scheduled_job_waits_since_its_run_at(acme, model, world) -> None:
+def test_a_scheduled_job_waits_since_its_run_at(acme, model, api) -> None:
     job_id = submit(acme)
-    now = world.clock.now()
+    now = api.clock.now()
     at = {"created_at": now - timedelta(days=1), "run_at": now - timedelta(seconds=5)}
     Job.objects.filter(id=job_id).update(**at)
-    world.leases.line.clear()
+    api.leases.line.clear()
     found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()["reasons"]
     result = next(reason for reason in found if reason["code"] == "not_in_line")
     assert 5 <= result["evidence"]["waited_seconds"] < 60
@@ -79,9 +79,9 @@ def test_other_tenants_appear_only_as_a_number(acme, other, operator, model) -> 
     assert operator.client.get(f"{URL}/jobs/{job_id}/explain").status_code == 200
 
 
-def test_without_redis_the_error_says_so(acme, model, world) -> None:
+def test_without_redis_the_error_says_so(acme, model, api) -> None:
     job_id = submit(acme)
-    world.leases.away = True
+    api.leases.away = True
     found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()
     assert found["reasons"][0]["code"] == "index_away"
     assert found["starts_in"] is None
@@ -134,9 +134,9 @@ def test_an_estimate_names_a_full_queue(acme, model) -> None:
     assert refused(acme, estimate(acme), "model_queue_full")["code"] == "queue_full"
 
 
-def test_an_estimate_names_an_exhausted_day_once(acme, model, world) -> None:
+def test_an_estimate_names_an_exhausted_day_once(acme, model, api) -> None:
     limit(acme, daily_gpu_seconds=100.0)
-    used(acme, world.clock.now(), 150.0)
+    used(acme, api.clock.now(), 150.0)
     found = estimate(acme)
     first = refused(acme, found, "quota_exhausted")
     assert (first["code"], first["evidence"]["used_gpu_seconds"]) == ("quota", 150.0)
@@ -144,10 +144,10 @@ def test_an_estimate_names_an_exhausted_day_once(acme, model, world) -> None:
     assert [reason["code"] for reason in found["reasons"]].count("quota") == 1
 
 
-def test_without_redis_an_estimate_has_no_rate(acme, model, world) -> None:
+def test_without_redis_an_estimate_has_no_rate(acme, model, api) -> None:
     limit(acme, submits_per_second=0.001, submit_burst=1)
     submit(acme)
-    world.leases.away = True
+    api.leases.away = True
     assert [reason["code"] for reason in estimate(acme)["reasons"]] == ["index_away"]
 
 

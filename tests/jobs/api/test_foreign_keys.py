@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 from gpus.models import ModelConfig
 from jobs.models import ApiKey, Callback, Job
 from jobs.operations.tenants import create_key
+from tests.support.api_harness import Account
 from tests.support.api_jobs import NOW, make_job
-from tests.support.api_world import Account
 
 SECRET = "hush-hush"
 BODIES: dict[str, Any] = {

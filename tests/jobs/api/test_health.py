@@ -18,7 +18,7 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs.api import health
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
-from tests.support.api_world import ApiWorld
+from tests.support.api_harness import ApiHarness
 from tests.support.fakes import WrongClocks
 
 
@@ -35,19 +35,19 @@ def test_readyz_is_ready_with_database_and_redis(anonymous: APIClient, db: None)
 
 @pytest.mark.database
 def test_a_wrong_clock_is_named_and_the_process_is_ready(
-    anonymous: APIClient, db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, db: None, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert anonymous.get("/readyz").json()["clocks_off"] == {}
-    ports = replace(world.ports, clock_watch=WrongClocks(-7.25))
+    ports = replace(api.ports, clock_watch=WrongClocks(-7.25))
     monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["clocks_off"]) == (200, {"Redis": -7.2})
 
 
 def test_without_redis_the_process_is_degraded_and_keeps_serving(
-    anonymous: APIClient, db: None, world: ApiWorld
+    anonymous: APIClient, db: None, api: ApiHarness
 ) -> None:
-    world.leases.away = True
+    api.leases.away = True
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
     assert answer.json()["checks"]["redis"] == {
@@ -58,22 +58,22 @@ def test_without_redis_the_process_is_degraded_and_keeps_serving(
 
 
 def test_during_a_rebuild_the_process_is_degraded(
-    anonymous: APIClient, db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, db: None, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.leases, "generation", lambda: None)
+    monkeypatch.setattr(api.leases, "generation", lambda: None)
     assert anonymous.get("/readyz").json()["status"] == "degraded"
     assert anonymous.get("/readyz?strict=1").status_code == 503
 
 
 def test_a_process_whose_layout_is_not_in_use_is_ready_and_says_so(
-    anonymous: APIClient, db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, db: None, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the last host of the old version could not be restarted."""
 
     def refuse() -> str:
         raise LayoutNotInUse("the index of main has layout 6")
 
-    monkeypatch.setattr(world.leases, "generation", refuse)
+    monkeypatch.setattr(api.leases, "generation", refuse)
     answer = anonymous.get("/readyz?strict=1")
     assert (answer.status_code, answer.json()["status"]) == (200, "ready")
     assert answer.json()["checks"]["redis"]["fleets"]["main"]["note"] == "the index of main has layout 6"
@@ -106,12 +106,12 @@ class Answers:
 
 
 @pytest.fixture
-def fleets(db: None, world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleets]:
+def fleets(db: None, api: ApiHarness, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleets]:
     names = ["away", "hangs-1", "hangs-2", "hangs-3", "well"]
     for name in names:
         Pool.objects.create(name=f"pool-{name}", fleet=name)
     found = Fleets()
-    ports = replace(world.ports, leases=found)  # type: ignore[arg-type]
+    ports = replace(api.ports, leases=found)  # type: ignore[arg-type]
     monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     yield found
     found.over.set()
@@ -132,7 +132,7 @@ def test_every_fleet_is_named_and_hung_ones_take_two_seconds_in_total(
 
 
 def test_a_hung_fleet_is_not_probed_again_before_it_answers(
-    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, world: ApiWorld
+    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, api: ApiHarness
 ) -> None:
     probes = jobs.ports.production_ports().readiness.probes
     monkeypatch.setattr(probes, "run", partial(probes.run, seconds=0.05))

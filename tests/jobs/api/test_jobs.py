@@ -11,8 +11,8 @@ from gpus.models import ModelConfig, Pause
 from jobs.domain.access import TEXTS
 from jobs.models import Attempt, Event
 from jobs.operations.tenants import create_key
+from tests.support.api_harness import Account, ApiHarness, account, key_client, make_model
 from tests.support.api_jobs import NOW, ids, make_job
-from tests.support.api_world import Account, ApiWorld, account, key_client, make_model
 from tests.support.factories import make_running, make_server
 from tests.support.problems import problem
 
@@ -120,12 +120,12 @@ def test_an_operator_sees_every_job(acme: Account, operator: Account) -> None:
     assert operator.client.get(f"{URL}/{job.id}").status_code == 200
 
 
-def test_a_waiting_job_is_cancelled_at_once_and_for_good(acme: Account, world: ApiWorld) -> None:
+def test_a_waiting_job_is_cancelled_at_once_and_for_good(acme: Account, api: ApiHarness) -> None:
     job = make_job(acme.tenant)
-    world.leases.line.append(job.ticket)
+    api.leases.line.append(job.ticket)
     answer = acme.client.post(f"{URL}/{job.id}/cancel")
     assert (answer.status_code, answer.json()["outcome"]) == (200, "cancelled")
-    assert world.leases.line == []
+    assert api.leases.line == []
     assert acme.client.get(f"{URL}/{job.id}").json()["status"] == "cancelled"
 
 
@@ -139,7 +139,7 @@ def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
 
 
 @pytest.mark.database
-def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, world: ApiWorld) -> None:
+def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, api: ApiHarness) -> None:
     make_model("zimg", max_run_seconds=90.0)
     job = make_job(acme.tenant)
     attempt = Attempt.objects.get(id=make_running(job, slot="gpu-1/0"))
@@ -154,12 +154,12 @@ def test_an_ended_job_cannot_be_cancelled(acme: Account) -> None:
 
 
 def test_stats_count_by_model_and_estimate_the_drain(
-    acme: Account, zimg: ModelConfig, world: ApiWorld
+    acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
     from gpus.protocol import ServerSpec
 
     server = make_server("s1", model=zimg)
-    world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
+    api.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
     for state in ("queued", "queued", "running", "retrying", "completed", "scheduled", "cancelling"):
         make_job(acme.tenant, state)
     make_job(account("third").tenant)
@@ -173,7 +173,7 @@ def test_stats_count_by_model_and_estimate_the_drain(
     server.save()
     (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
     assert (result["queued_gpu_seconds"], result["drain_seconds"]) == (4.0, None)
-    world.leases.away = True
+    api.leases.away = True
     (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
     assert (result["queued"], result["slots"], result["queued_gpu_seconds"]) == (2, None, None)
 
@@ -192,15 +192,15 @@ def test_stats_say_that_a_model_is_paused(acme: Account, zimg: object, kind: Pau
 
 
 def test_stats_call_redis_once_per_model(
-    operator: Account, zimg: ModelConfig, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    operator: Account, zimg: ModelConfig, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpus.protocol import ServerSpec
 
     make_server("s1", model=zimg)
-    world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
+    api.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        world.leases, "estimate_seconds", lambda model, tenant: calls.append((model, tenant)) or 3.0
+        api.leases, "estimate_seconds", lambda model, tenant: calls.append((model, tenant)) or 3.0
     )
     for number in range(4):
         make_job(account(f"t{number}").tenant)

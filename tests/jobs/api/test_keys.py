@@ -15,8 +15,8 @@ from gpus.models import AuditEntry, ModelConfig
 from jobs.api import authentication
 from jobs.models import ApiKey, Event, Job
 from jobs.operations.tenants import LONGEST_LIFE, create_key, rotate_key
+from tests.support.api_harness import Account, forget_keys, key_client, make_model
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, forget_keys, key_client, make_model
 from tests.support.problems import problem
 from tests.support.routes import ROUTES, filled
 from tests.support.sessions import session

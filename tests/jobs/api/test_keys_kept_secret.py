@@ -18,7 +18,7 @@ from foundation.secrets import hide_keys
 from jobs.api import authentication
 from jobs.events import stream
 from jobs.models import ApiKey
-from tests.support.api_world import Account, forget_keys
+from tests.support.api_harness import Account, forget_keys
 
 pytestmark = pytest.mark.django_db
 SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"

@@ -14,8 +14,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
 from jobs.submission.idempotency import earlier_batch
+from tests.support.api_harness import Account, ApiHarness, make_model
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, ApiWorld, make_model
 from tests.support.factories import make_running
 from tests.support.fakes import ManualClock
 from tests.support.limits import BATCH, JOB, REJECT, limit, server, submit, used
@@ -61,9 +61,9 @@ def test_only_waiting_jobs_count(acme: Account, zimg: ModelConfig, state: str, c
 
 
 def test_retry_after_is_the_mean_time_between_two_ends(
-    acme: Account, zimg: ModelConfig, world: ApiWorld
+    acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
-    world.clock = ManualClock(NOON)
+    api.clock = ManualClock(NOON)
     limit(acme, max_queued=1)
     submit(acme)
     minute = NOON - timedelta(minutes=3)
@@ -187,9 +187,9 @@ def test_other_refusals_have_rate_headers_too(acme: Account, zimg: ModelConfig) 
     assert submit(acme)["RateLimit"].startswith('"submits";r=3')
 
 
-def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
+def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
     limit(acme, submits_per_second=0.001, submit_burst=1)
-    world.leases.away = True
+    api.leases.away = True
     answers = [submit(acme) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202] * 3
     assert "RateLimit" not in answers[0]
@@ -199,9 +199,9 @@ def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfi
 
 
 def test_an_exhausted_quota_is_refused_until_midnight(
-    acme: Account, other: Account, zimg: ModelConfig, world: ApiWorld
+    acme: Account, other: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
-    world.clock = clock = ManualClock(NOON)
+    api.clock = clock = ManualClock(NOON)
     limit(acme, daily_gpu_seconds=100.0)
     used(acme, NOON - timedelta(hours=13), 1000.0)
     used(acme, NOON - timedelta(hours=2), 99.0)
@@ -216,14 +216,14 @@ def test_an_exhausted_quota_is_refused_until_midnight(
 
 
 def test_running_attempts_count_for_their_time_of_today(
-    acme: Account, zimg: ModelConfig, world: ApiWorld
+    acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
     midnight = NOON.replace(hour=0)
-    world.clock = ManualClock(midnight + timedelta(seconds=99))
+    api.clock = ManualClock(midnight + timedelta(seconds=99))
     limit(acme, daily_gpu_seconds=100.0)
     make_running(make_job(acme.tenant, "queued"), at=midnight - timedelta(hours=5))
     assert submit(acme).status_code == 202
-    world.clock = ManualClock(midnight + timedelta(seconds=101))
+    api.clock = ManualClock(midnight + timedelta(seconds=101))
     problem(submit(acme), 429, "quota_exhausted")
 
 
@@ -241,10 +241,10 @@ def test_the_quota_is_read_before_the_transaction(acme: Account, zimg: ModelConf
 
 
 def test_a_hung_redis_costs_a_rate_limited_tenant_one_time_out(
-    acme: Account, server: Server, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, server: Server, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A submit responds within 3.5 s: only one of its calls to Redis waits for the time-out."""
-    world.clock = clock = ManualClock(NOON)
+    api.clock = clock = ManualClock(NOON)
     limit(acme, submits_per_second=1000.0, max_queued=1000, daily_gpu_seconds=1000.0)
     calls: list[str] = []
 
@@ -257,7 +257,7 @@ def test_a_hung_redis_costs_a_rate_limited_tenant_one_time_out(
         return call
 
     for name in ("take_tokens", "spare_slots", "push"):
-        monkeypatch.setattr(world.leases, name, hang(name))
+        monkeypatch.setattr(api.leases, name, hang(name))
     assert submit(acme).status_code == 202
     assert (calls, clock.elapsed) == (["take_tokens"], 3.0)
     problem(submit(acme, REJECT), 503, "leasing_unavailable")
@@ -291,8 +291,8 @@ def test_concurrent_repetitions_of_a_batch_create_each_job_once(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_limit_read_during_its_change_is_not_cached(acme: Account, world: ApiWorld) -> None:
-    limits = world.limit_caches.limits
+def test_a_limit_read_during_its_change_is_not_cached(acme: Account, api: ApiHarness) -> None:
+    limits = api.limit_caches.limits
     with transaction.atomic():
         limit(acme, max_queued=0)
         limits.get(acme.tenant.pk, lambda: "as another thread reads it")

@@ -12,7 +12,7 @@ from django.test import Client
 
 from jobs.models import Job
 from tests.support.announced_jobs import new_job, write_lines
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gpus.health.pinned_servers import heartbeat_report, register_pinned
 from gpus.leasing.values import Heartbeat
 from gpus.models import Server
 from gpus.reports import read_fleet
-from tests.support.api_world import ApiWorld
+from tests.support.api_harness import ApiHarness
 from tests.support.scrapes import scrape
 
 pytestmark = pytest.mark.django_db
@@ -32,23 +32,21 @@ TELEMETRY: dict[str, Any] = {
 
 
 @pytest.fixture
-def box(world: ApiWorld) -> Server:
+def box(api: ApiHarness) -> Server:
     return register_pinned(
         server="box", host="box.1", slots=1, models={"flux": {}}, pool="p", by="cli:t",
-        leases=lambda fleet: world.leases, at=timezone.now(),
+        leases=lambda fleet: api.leases, at=timezone.now(),
     ).server  # fmt: skip
 
 
-def beat(world: ApiWorld, age: float, telemetry: dict[str, Any] | None = None) -> None:
-    world.leases.heard["box"] = Heartbeat(
-        age, heartbeat_report("box.1", [], telemetry=telemetry or TELEMETRY)
-    )
+def beat(api: ApiHarness, age: float, telemetry: dict[str, Any] | None = None) -> None:
+    api.leases.heard["box"] = Heartbeat(age, heartbeat_report("box.1", [], telemetry=telemetry or TELEMETRY))
 
 
 def test_a_scrape_reports_the_gpu_the_machine_and_the_warm_models(
-    anonymous: APIClient, world: ApiWorld, box: Server
+    anonymous: APIClient, api: ApiHarness, box: Server
 ):
-    beat(world, 3.0)
+    beat(api, 3.0)
     found = scrape(anonymous)
     assert found['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 3.0
     assert found['dispatcher_warm_models{model="flux",server="box"}'] == 1
@@ -61,19 +59,19 @@ def test_a_scrape_reports_the_gpu_the_machine_and_the_warm_models(
     assert found['dispatcher_models_memory_mb{server="box"}'] == 700
 
 
-def test_outdated_telemetry_is_not_reported(anonymous: APIClient, world: ApiWorld, box: Server):
-    beat(world, 16.0)
+def test_outdated_telemetry_is_not_reported(anonymous: APIClient, api: ApiHarness, box: Server):
+    beat(api, 16.0)
     found = scrape(anonymous)
     assert found['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 16.0
     assert not any("dispatcher_gpu_" in name for name in found)
 
 
 def test_the_fleet_page_shows_telemetry_beside_the_server(
-    world: ApiWorld, box: Server, monkeypatch: pytest.MonkeyPatch
+    api: ApiHarness, box: Server, monkeypatch: pytest.MonkeyPatch
 ):
-    beat(world, 1.0)
-    monkeypatch.setattr(world.leases, "slots_of", lambda names: [], raising=False)
-    (row,) = read_fleet([box], lambda fleet: world.leases, timezone.now()).rows
+    beat(api, 1.0)
+    monkeypatch.setattr(api.leases, "slots_of", lambda names: [], raising=False)
+    (row,) = read_fleet([box], lambda fleet: api.leases, timezone.now()).rows
     assert row.telemetry == TELEMETRY
     assert {cell.warm_models for cell in row.cells} == {("flux",)}
     assert measured(row.telemetry) == [
@@ -95,11 +93,11 @@ def test_without_a_gpu_only_the_machine_is_reported():
 
 
 def test_absurd_telemetry_is_no_metric_and_breaks_no_page(
-    anonymous: APIClient, world: ApiWorld, box: Server
+    anonymous: APIClient, api: ApiHarness, box: Server
 ) -> None:
     absurd = {"warm": "flux", "cpu_percent": "much", "gpu": {"power": 1e300, "utilisation": float("nan")}}
     report = heartbeat_report("box.1", []) | {"telemetry": absurd | {"gpu_error": 7}}
-    world.leases.heard["box"] = Heartbeat(1.0, report)
+    api.leases.heard["box"] = Heartbeat(1.0, report)
     found = scrape(anonymous)
     assert found['dispatcher_gpu_processes{server="box"}'] == 0
     assert not any(name.startswith(("dispatcher_gpu_power", "dispatcher_machine")) for name in found)

@@ -27,8 +27,8 @@ from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from tests.support import factories as builders
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, ApiWorld
 from tests.support.job_lives import Lives
 from tests.support.rollups import sweep
 from tests.support.scrapes import scrape
@@ -42,13 +42,13 @@ def away(*_: Any, error: type[Exception] = OperationalError) -> None:
 
 
 def test_queue_and_unfinished_jobs_are_reported(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
     job = make_job(acme.tenant)
-    Job.objects.filter(id=job.id).update(created_at=world.clock.now() - timedelta(seconds=90))
+    Job.objects.filter(id=job.id).update(created_at=api.clock.now() - timedelta(seconds=90))
     make_job(acme.tenant, "completed")
-    world.leases.push("zimg", [job.ticket])
-    world.leases.configure_server(ServerSpec("s1", "zimg", 3, ("zimg",)))
+    api.leases.push("zimg", [job.ticket])
+    api.leases.configure_server(ServerSpec("s1", "zimg", 3, ("zimg",)))
     found = scrape(anonymous)
     assert found['dispatcher_jobs{model="zimg",state="queued"}'] == 1
     assert 'dispatcher_jobs{model="zimg",state="completed"}' not in found
@@ -59,9 +59,9 @@ def test_queue_and_unfinished_jobs_are_reported(
 
 
 def test_every_unfinished_state_is_counted_and_waiting_begins_at_run_at(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
-    now = world.clock.now()
+    now = api.clock.now()
     came = make_job(acme.tenant)
     day = now - timedelta(days=1)
     Job.objects.filter(id=came.id).update(created_at=day, run_at=now - timedelta(seconds=7))
@@ -74,10 +74,10 @@ def test_every_unfinished_state_is_counted_and_waiting_begins_at_run_at(
 
 
 def test_a_running_job_without_a_lease_is_drift(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = {"free": 5, "leased": 1, "adoptable": 1, "settling": 3, "quarantined": 1}
-    monkeypatch.setattr(world.leases, "depth", lambda pool: PoolDepth(pool, {}, 0, held))
+    monkeypatch.setattr(api.leases, "depth", lambda pool: PoolDepth(pool, {}, 0, held))
     builders.make_server("gpu-1", model=zimg, slots=3)
     for slot in range(2):
         builders.make_running(builders.make_job(zimg, tenant=acme.tenant), slot=f"gpu-1/{slot}")
@@ -116,9 +116,9 @@ def test_ended_jobs_are_counted_and_in_the_histograms(anonymous: APIClient, play
 
 @pytest.mark.database
 def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
-    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: ApiWorld
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
-    now = world.clock.now()
+    now = api.clock.now()
     job = make_job(acme.tenant, "failed")
     Job.objects.filter(id=job.id).update(error_code="timeout")
     Callback.objects.create(
@@ -173,13 +173,13 @@ def test_the_number_of_queries_does_not_depend_on_finished_jobs(
 
 
 def test_unavailable_parts_are_reported_as_down(
-    anonymous: APIClient, zimg: ModelConfig, world: ApiWorld
+    anonymous: APIClient, zimg: ModelConfig, api: ApiHarness
 ) -> None:
-    world.leases.away = True
+    api.leases.away = True
     found = scrape(anonymous)
     assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (0, 1)
     assert found["dispatcher_callbacks_pending"] == 0, "the database's metrics stay"
-    world.leases.away = False
+    api.leases.away = False
     for error in (OperationalError, InterfaceError):
         with connection.execute_wrapper(partial(away, error=error)):
             found = scrape(anonymous)
@@ -229,11 +229,11 @@ def test_with_a_token_set_a_request_needs_it(anonymous: APIClient, settings: Any
 
 
 def test_tenants_are_named_only_with_the_token(
-    anonymous: APIClient, played: Lives, world: ApiWorld, settings: Any
+    anonymous: APIClient, played: Lives, api: ApiHarness, settings: Any
 ) -> None:
     for name in ("acme", "globex"):
         tenant = builders.make_tenant(name)
-        Pause.objects.create(kind="tenant", name=str(tenant.pk), since=world.clock.now(), actor="cli:x")
+        Pause.objects.create(kind="tenant", name=str(tenant.pk), since=api.clock.now(), actor="cli:x")
     total = sum(one.gpu_seconds for one in played.closed if one.model == "zimg")
     found = scrape(anonymous)
     assert found['dispatcher_gpu_seconds_total{model="zimg",tenant=""}'] == pytest.approx(total)

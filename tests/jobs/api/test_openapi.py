@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 from foundation.program import ROOT
 from jobs.api import documents
 from jobs.models import ApiKey
-from tests.support.api_world import account, make_model
+from tests.support.api_harness import account, make_model
 from tests.support.live_web import redis_url, web
 from tests.support.routes import ROUTES
 from tests.support.servers.web import Web

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.models import AuditEntry, ModelConfig, Pause
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.problems import problem
 
 ADMIN = "/api/v1/admin"
@@ -11,17 +11,17 @@ ADMIN = "/api/v1/admin"
 
 @pytest.mark.database
 def test_a_tenant_is_paused_by_its_name_and_resumed(
-    operator: Account, acme: Account, world: ApiWorld, zimg: ModelConfig
+    operator: Account, acme: Account, api: ApiHarness, zimg: ModelConfig
 ) -> None:
     body = operator.client.post(f"{ADMIN}/tenants/acme/pause", {"reason": "unpaid"}, format="json").json()
     assert body == {"kind": "tenant", "name": "acme", "paused": True, "changed": True, "live": True}
-    assert world.leases.paused == {"zimg": {str(acme.tenant.pk)}}
+    assert api.leases.paused == {"zimg": {str(acme.tenant.pk)}}
     [pause] = operator.client.get(f"{ADMIN}/pauses").json()["results"]
     assert (pause["kind"], pause["name"], pause["reason"]) == ("tenant", "acme", "unpaid")
-    world.wakes.clear()
+    api.wakes.clear()
     body = operator.client.post(f"{ADMIN}/tenants/acme/resume").json()
-    assert (body["paused"], body["changed"], world.leases.paused) == (False, True, {"zimg": set()})
-    assert world.wakes
+    assert (body["paused"], body["changed"], api.leases.paused) == (False, True, {"zimg": set()})
+    assert api.wakes
     assert list(AuditEntry.objects.order_by("id").values_list("action", "target")) == [
         ("pause_tenant", "tenant:acme"),
         ("resume_tenant", "tenant:acme"),

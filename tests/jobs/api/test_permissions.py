@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 from artifacts.models import Artifact
 from gpus.models import AuditEntry, ModelConfig, Server
 from jobs.operations.tenants import create_key
+from tests.support.api_harness import Account, key_client
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, key_client
 from tests.support.problems import problem
 from tests.support.routes import ROUTES, RUN_ID, filled
 from tests.support.sessions import session

@@ -13,7 +13,7 @@ from dispatcher_project.cli.doctor import fleet as doctor
 from dispatcher_project.cli.doctor.finding import Level, View
 from gpus.models import AuditEntry, ModelConfig, QuarantinedSlot, Server
 from gpus.runners.transport import HttpTransport
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.factories import make_server
 from tests.support.limits import JOB, REJECT, submit
 from tests.support.ports import free_port
@@ -30,8 +30,8 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
         yield server
 
 
-def register(operator: Account, world: ApiWorld, url: str, **fields: Any) -> dict[str, Any]:
-    world.transport = HttpTransport()
+def register(operator: Account, api: ApiHarness, url: str, **fields: Any) -> dict[str, Any]:
+    api.transport = HttpTransport()
     body = {"model": "zimg", "server": "box", "endpoint": f"{url}/run", "slots": 1, **fields}
     answer = operator.client.post(REGISTER, body, format="json")
     assert answer.status_code in (200, 201), answer.content
@@ -39,9 +39,9 @@ def register(operator: Account, world: ApiWorld, url: str, **fields: Any) -> dic
 
 
 def test_registering_a_plain_server_returns_a_warning(
-    operator: Account, world: ApiWorld, plain: PlainServer
+    operator: Account, api: ApiHarness, plain: PlainServer
 ) -> None:
-    (warning,) = register(operator, world, plain.url, max_run_seconds=300)["warnings"]
+    (warning,) = register(operator, api, plain.url, max_run_seconds=300)["warnings"]
     assert warning["code"] == "no_health_endpoint"
     for part in (f"{plain.url}/health", "300 s", "health_path", "cancel_endpoint_template"):
         assert part in warning["detail"]
@@ -52,13 +52,13 @@ def test_registering_a_plain_server_returns_a_warning(
 
 
 def test_a_plain_server_has_capacity_and_no_finding(
-    operator: Account, acme: Account, world: ApiWorld, plain: PlainServer
+    operator: Account, acme: Account, api: ApiHarness, plain: PlainServer
 ) -> None:
-    register(operator, world, plain.url)
-    world.leases.free_slots = 1
+    register(operator, api, plain.url)
+    api.leases.free_slots = 1
     accepted = submit(acme, REJECT)
     assert (accepted.status_code, accepted.json()["outcome"]) == (202, "leased")
-    world.leases.free_slots = 0
+    api.leases.free_slots = 0
     waiting = submit(acme, JOB).json()
     assert (waiting["wait_reason"], waiting["starts_in"] is None) == ("busy", False)
     found = acme.client.get(f"/api/v1/queue/jobs/{waiting['job_id']}/explain").json()
@@ -67,8 +67,8 @@ def test_a_plain_server_has_capacity_and_no_finding(
     metrics = operator.client.get("/metrics").content.decode()
     assert 'dispatcher_server_healthy{server="box"} 1.0' in metrics
     view = View(
-        world.ports,
-        world.clock.now(),
+        api.ports,
+        api.clock.now(),
         dict,
         lambda: {},
         lambda path: 0,
@@ -81,44 +81,42 @@ def test_a_plain_server_has_capacity_and_no_finding(
     assert any("without a health endpoint: box" in finding.summary for finding in found_by_doctor)
 
 
-def test_a_server_with_a_health_endpoint_has_no_warning(operator: Account, world: ApiWorld) -> None:
+def test_a_server_with_a_health_endpoint_has_no_warning(operator: Account, api: ApiHarness) -> None:
     with HealthServer() as gpu:
-        assert register(operator, world, gpu.url)["warnings"] == []
+        assert register(operator, api, gpu.url)["warnings"] == []
     assert Server.objects.get().tells_health is True
 
 
-def test_a_silent_or_unhealthy_server_is_reported(operator: Account, world: ApiWorld) -> None:
-    (warning,) = register(operator, world, f"http://127.0.0.1:{free_port()}")["warnings"]
+def test_a_silent_or_unhealthy_server_is_reported(operator: Account, api: ApiHarness) -> None:
+    (warning,) = register(operator, api, f"http://127.0.0.1:{free_port()}")["warnings"]
     assert warning["code"] == "server_unreachable"
     with HealthServer() as gpu:
         gpu.status = 503
-        moved, warning = register(operator, world, gpu.url)["warnings"]
+        moved, warning = register(operator, api, gpu.url)["warnings"]
     assert moved["code"] == "other_address"
     assert warning["code"] == "server_unhealthy"
     assert "503" in warning["detail"]
 
 
-def test_two_servers_under_one_name_are_reported(operator: Account, world: ApiWorld) -> None:
+def test_two_servers_under_one_name_are_reported(operator: Account, api: ApiHarness) -> None:
     with HealthServer() as one, HealthServer() as two:
-        register(operator, world, one.url)
-        assert register(operator, world, f"{one.url}/other")["warnings"] == [], "the same server"
-        (warning,) = register(operator, world, two.url)["warnings"]
+        register(operator, api, one.url)
+        assert register(operator, api, f"{one.url}/other")["warnings"] == [], "the same server"
+        (warning,) = register(operator, api, two.url)["warnings"]
         assert warning["code"] == "other_address"
         assert f"was at {one.url}/other/run until now" in warning["detail"]
         assert "register each under a name of its own" in warning["detail"]
         far = two.url.replace("127.0.0.1", "127.0.0.2")
-        (warning, *_) = register(operator, world, far, model="upper", pool="zimg")["warnings"]
+        (warning, *_) = register(operator, api, far, model="upper", pool="zimg")["warnings"]
         assert f"has models at {two.url}/run, too, with the same slots and headers" in warning["detail"]
         near = f"http://127.0.0.2:{free_port()}"
-        codes = [
-            one["code"] for one in register(operator, world, near, model="third", pool="zimg")["warnings"]
-        ]
+        codes = [one["code"] for one in register(operator, api, near, model="third", pool="zimg")["warnings"]]
         assert codes == ["other_address", "server_unreachable"], "zimg is on another host"
 
 
-def test_a_health_path_is_a_normal_field(operator: Account, world: ApiWorld) -> None:
+def test_a_health_path_is_a_normal_field(operator: Account, api: ApiHarness) -> None:
     with HealthServer() as gpu:
-        assert register(operator, world, gpu.url, health_path="/healthz")["warnings"] == []
+        assert register(operator, api, gpu.url, health_path="/healthz")["warnings"] == []
         assert gpu.asked[0]["path"] == "/healthz"
     url = "/api/v1/admin/model-configs/zimg"
     assert operator.client.get(url).json()["health_path"] == "/healthz"
@@ -127,10 +125,10 @@ def test_a_health_path_is_a_normal_field(operator: Account, world: ApiWorld) -> 
 
 
 def test_an_operator_frees_a_slot_and_a_tenant_does_not(
-    operator: Account, acme: Account, world: ApiWorld, zimg: ModelConfig
+    operator: Account, acme: Account, api: ApiHarness, zimg: ModelConfig
 ) -> None:
     server = make_server("box", model=zimg)
-    now = world.clock.now()
+    now = api.clock.now()
     QuarantinedSlot.objects.create(
         server=server, slot=0, attempt_id="a" * 26, job_id="j" * 26, model="zimg", reason="server_lost",
         since=now, until=now + timedelta(minutes=10),

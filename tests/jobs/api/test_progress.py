@@ -17,7 +17,7 @@ from jobs import transitions
 from jobs.domain.access import Scope
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld, key_client
+from tests.support.api_harness import Account, ApiHarness, key_client
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
 from tests.support.problems import problem
@@ -51,8 +51,8 @@ def staff(*permissions: str) -> Client:
     return client
 
 
-def test_a_running_job_shows_its_progress_output_and_timings(acme: Account, world: ApiWorld) -> None:
-    world.clock = MinuteLater()
+def test_a_running_job_shows_its_progress_output_and_timings(acme: Account, api: ApiHarness) -> None:
+    api.clock = MinuteLater()
     job = running(acme)
     report(job, "progress", {"part": 1, "progress": 0.62, "text": "step 12 of 20"})
     report(job, "partial", {"part": 2, "output": ["So", {"preview": 1}], "left_out": 3})

@@ -16,7 +16,7 @@ from jobs.execution.pushed_results import PUSH_TOKEN, accept_push, admit_push
 from jobs.models import Attempt, Job, PushedResult
 from jobs.operations.erase import erase_job_data
 from jobs.reports import counters
-from tests.support.api_world import ApiWorld
+from tests.support.api_harness import ApiHarness
 from tests.support.factories import make_job, make_running
 from tests.support.problems import problem
 
@@ -49,13 +49,13 @@ def end(attempt: str) -> None:
 
 
 def test_a_push_with_its_token_is_stored_and_announced(
-    anonymous: APIClient, job: Job, attempt: str, world: ApiWorld
+    anonymous: APIClient, job: Job, attempt: str, api: ApiHarness
 ) -> None:
     for _ in range(2):
         answer = push(anonymous, job, attempt)
         assert (answer.status_code, answer.json()) == (200, {"accepted": True})
     assert PushedResult.objects.get().body == BODY
-    assert world.announced == [job.id] * 2
+    assert api.announced == [job.id] * 2
 
 
 def test_the_token_can_be_a_bearer_token(anonymous: APIClient, job: Job, attempt: str) -> None:
@@ -93,7 +93,7 @@ def test_a_push_for_an_ended_attempt_is_not_stored(anonymous: APIClient, job: Jo
 
 
 def test_a_final_push_can_be_repeated_after_the_attempt(
-    anonymous: APIClient, job: Job, attempt: str, world: ApiWorld
+    anonymous: APIClient, job: Job, attempt: str, api: ApiHarness
 ) -> None:
     """The sender may not have received the first response; the body is not read again."""
     assert push(anonymous, job, attempt).status_code == 200
@@ -101,7 +101,7 @@ def test_a_final_push_can_be_repeated_after_the_attempt(
     answer = push(anonymous, job, attempt, {"status": "success", "result": "another"})
     assert (answer.status_code, answer.json()) == (200, {"accepted": True})
     assert PushedResult.objects.get().body == BODY
-    assert world.announced == [job.id]
+    assert api.announced == [job.id]
 
 
 @pytest.mark.parametrize("body", [{"status": "success", "result": "secret"}, {**GOES_ON, "logs": "secret"}])
@@ -219,12 +219,12 @@ def test_the_latest_log_is_kept_until_the_result(anonymous: APIClient, job: Job,
 
 
 def test_a_refusal_is_counted_without_a_write_for_each(
-    anonymous: APIClient, job: Job, attempt: str, world: ApiWorld
+    anonymous: APIClient, job: Job, attempt: str, api: ApiHarness
 ) -> None:
     end(attempt)
     for _ in range(3):
         problem(push(anonymous, job, attempt), 409, "attempt_over")
     assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "attempt_over", 1)]
-    world.push_refusals.write_seconds = 0.0
+    api.push_refusals.write_seconds = 0.0
     problem(push(anonymous, job, attempt), 409, "attempt_over")
     assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "attempt_over", 4)]

@@ -10,7 +10,7 @@ import jobs.ports
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 JOB = {"model": "flux", "payload": {}}
@@ -19,20 +19,20 @@ SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate
 
 @pytest.fixture
 def leases(
-    valkey: EmbeddedValkey, fleet: str, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    valkey: EmbeddedValkey, fleet: str, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> RedisLeases:
     store = RedisLeases(connect(valkey.url), fleet)
     assert store.begin_rebuild("test")
     while not store.wipe("test"):
         pass
     store.open_generation("test")
-    ports = replace(world.ports, leases=lambda fleet: store)
+    ports = replace(api.ports, leases=lambda fleet: store)
     monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     return store
 
 
 def test_a_registered_server_takes_jobs_and_the_others_are_queued(
-    operator: Account, acme: Account, leases: RedisLeases, world: ApiWorld
+    operator: Account, acme: Account, leases: RedisLeases, api: ApiHarness
 ) -> None:
     assert operator.client.post("/api/v1/admin/register", SERVER, format="json").json()["live"] is True
     first = acme.client.post(SUBMIT, JOB, format="json").json()
@@ -44,7 +44,7 @@ def test_a_registered_server_takes_jobs_and_the_others_are_queued(
     assert body[-1]["starts_in"] == {"p50_seconds": 5.5, "p90_seconds": 22.0, "seen": 0}
     why = acme.client.get(f"/api/v1/queue/jobs/{body[-1]['job_id']}/explain").json()
     assert (why["position"], why["starts_in"]) == (body[-1]["position"], body[-1]["starts_in"])
-    assert world.wakes
+    assert api.wakes
     lease = leases.claim("flux", worker="w", attempt_id="a" * 26)
     assert lease is not None
     assert lease.job_id == first["job_id"], "first come, first served"

@@ -16,7 +16,7 @@ from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.rerun import NOT_REPEATED, submitted_values
 from jobs.submission.request import Submit
-from tests.support.api_world import Account, ApiWorld, forget_keys, key_client
+from tests.support.api_harness import Account, ApiHarness, forget_keys, key_client
 from tests.support.problems import problem
 
 SUBMIT = "/api/v1/queue/submit"
@@ -51,7 +51,7 @@ def with_scopes(account: Account, scopes: list[str]) -> APIClient:
     return key_client(key)
 
 
-def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, world: ApiWorld) -> None:
+def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, api: ApiHarness) -> None:
     answer = acme.client.post(url(first.id))
     assert answer.status_code == 202, answer.content
     content = answer.json()
@@ -63,7 +63,7 @@ def test_a_completed_job_runs_again_with_its_values(acme: Account, first: Job, w
     assert [getattr(job, name) for name in same] == [getattr(first, name) for name in same]
     assert job.deadline_at is not None
     assert (job.deadline_at - job.created_at).total_seconds() == 600
-    assert [ticket.job_id for ticket in world.leases.line] == [first.id, job.id]
+    assert [ticket.job_id for ticket in api.leases.line] == [first.id, job.id]
     first.refresh_from_db()
     assert (first.state, first.result, first.round) == ("completed", {"url": "x"}, 1)
     assert not AuditEntry.objects.exists(), "a client's own job"

@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InternalError, connection
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
 from jobs.api.errors import problem_of
-from tests.support.api_world import GatewayClock
+from tests.support.api_harness import GatewayClock
 
 SUBMIT = "/api/v1/queue/submit"
 SECONDS = 0.2

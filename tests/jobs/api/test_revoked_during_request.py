@@ -15,7 +15,7 @@ from dispatcher_project.web import submit_batcher
 from jobs.api import submit as view
 from jobs.models import ApiKey, IdempotencyKey, Job
 from tests.support.announced_jobs import end_job, new_job
-from tests.support.api_world import Account, forget_keys
+from tests.support.api_harness import Account, forget_keys
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 from tests.support.upload_sockets import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets

@@ -6,7 +6,7 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, IdempotencyKey, Job, JobTag
-from tests.support.api_world import Account, ApiWorld, make_model
+from tests.support.api_harness import Account, ApiHarness, make_model
 from tests.support.factories import make_server
 from tests.support.fakes import ManualClock
 from tests.support.servers.handlers import QuietHandler, serve_handler
@@ -16,7 +16,7 @@ JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 
 
 def test_a_submit_is_durable_before_it_is_accepted_and_has_a_location(
-    acme: Account, zimg: ModelConfig, world: ApiWorld
+    acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
     body = JOB | {"priority": True, "tags": ["a", "b", "a"], "metadata": {"order": 7}, "deadline_seconds": 60}
     answer = acme.client.post(URL, body, format="json")
@@ -37,23 +37,23 @@ def test_a_submit_is_durable_before_it_is_accepted_and_has_a_location(
     assert job.deadline_at is not None
     assert (job.deadline_at - job.created_at).total_seconds() == 60
     assert list(Event.objects.values_list("seq", "type")) == [(1, "queued")]
-    assert [ticket.job_id for ticket in world.leases.line] == [job.id]
-    assert len(world.wakes) == 1
+    assert [ticket.job_id for ticket in api.leases.line] == [job.id]
+    assert len(api.wakes) == 1
 
 
 def test_a_free_slot_without_jobs_ahead_starts_at_once(
-    acme: Account, zimg: ModelConfig, world: ApiWorld
+    acme: Account, zimg: ModelConfig, api: ApiHarness
 ) -> None:
     make_server(model=zimg)
-    world.leases.free_slots = 1
+    api.leases.free_slots = 1
     first, second = (acme.client.post(URL, JOB, format="json").json() for _ in range(2))
     assert (first["outcome"], first["position"], first["starts_in"]) == ("leased", None, None)
     assert (second["outcome"], second["position"]) == ("queued", 2)
     assert second["starts_in"] == {"p50_seconds": 4.0, "p90_seconds": 8.0, "seen": 0}
 
 
-def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
-    world.leases.away = True
+def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
+    api.leases.away = True
     answer = acme.client.post(URL, JOB, format="json")
     assert answer.status_code == 202
     content = answer.json()
@@ -62,16 +62,16 @@ def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, world
 
 
 def test_a_committed_job_is_accepted_whatever_fails_later(
-    acme: Account, zimg: ModelConfig, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, zimg: ModelConfig, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.leases, "push", lambda *_: {}["a defect of ours"])
+    monkeypatch.setattr(api.leases, "push", lambda *_: {}["a defect of ours"])
     assert acme.client.post(URL, JOB, format="json").status_code == 202
     assert Job.objects.count() == 1
 
 
-def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
+def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
     first = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
-    world.leases.line.clear()
+    api.leases.line.clear()
     again = acme.client.post(
         URL, {"payload": JOB["payload"], "model": "zimg"}, format="json", HTTP_IDEMPOTENCY_KEY="k1"
     )
@@ -79,7 +79,7 @@ def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig,
     assert (again.status_code, again["Idempotency-Replayed"]) == (202, "true")
     assert again.json()["job_id"] == first.json()["job_id"]
     assert Job.objects.count() == 1
-    assert len(world.leases.line) == 1, "a lost ticket is pushed again"
+    assert len(api.leases.line) == 1, "a lost ticket is pushed again"
 
 
 def test_a_repeated_request_returns_an_ended_job(acme: Account, zimg: ModelConfig) -> None:
@@ -165,37 +165,37 @@ def test_a_single_submit_costs_few_queries(
 
 
 @pytest.fixture
-def slow_redis(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+def slow_redis(api: ApiHarness, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Each push takes two seconds by this clock."""
-    world.clock = clock = ManualClock()
-    push = world.leases.push
+    api.clock = clock = ManualClock()
+    push = api.leases.push
 
     def slow_push(pool: str, tickets: Any) -> Any:
         clock.move(2)
         return push(pool, tickets)
 
-    monkeypatch.setattr(world.leases, "push", slow_push)
+    monkeypatch.setattr(api.leases, "push", slow_push)
     return clock
 
 
 def test_a_hung_redis_is_bypassed_for_a_while(
-    acme: Account, zimg: ModelConfig, world: ApiWorld, slow_redis: ManualClock
+    acme: Account, zimg: ModelConfig, api: ApiHarness, slow_redis: ManualClock
 ) -> None:
-    world.leases.away = True
+    api.leases.away = True
     assert acme.client.post(URL, JOB, format="json").status_code == 202
-    world.leases.away = False
+    api.leases.away = False
     assert acme.client.post(URL, JOB, format="json").json()["position"] is None
-    assert world.leases.line == [], "Redis was not called"
+    assert api.leases.line == [], "Redis was not called"
     slow_redis.move(3)
     assert acme.client.post(URL, JOB, format="json").json()["position"] == 1
 
 
 def test_a_slow_redis_is_called_once_and_no_wakes_are_sent(
-    acme: Account, zimg: ModelConfig, world: ApiWorld, slow_redis: ManualClock
+    acme: Account, zimg: ModelConfig, api: ApiHarness, slow_redis: ManualClock
 ) -> None:
     make_model("flux")
     jobs = [JOB, JOB | {"model": "flux"}]
     answer = acme.client.post("/api/v1/queue/submit-batch", {"jobs": jobs}, format="json")
     assert [job["position"] for job in answer.json()["jobs"]] == [1, None]
-    assert len(world.leases.line) == 1
-    assert world.wakes == []
+    assert len(api.leases.line) == 1
+    assert api.wakes == []

@@ -28,7 +28,7 @@ from gpus.models import Process
 from jobs.api import forms
 from jobs.api.submit import Submit
 from jobs.models import Job
-from tests.support.api_world import Account, ApiWorld, make_model
+from tests.support.api_harness import Account, ApiHarness, make_model
 
 pytestmark = pytest.mark.django_db
 SUBMIT = "/api/v1/queue/submit"
@@ -48,11 +48,11 @@ FILE_SCHEMA = {
 
 
 @pytest.fixture(autouse=True)
-def store(world: ApiWorld, db: None, tmp_path: Path, settings: Any) -> Store:
+def store(api: ApiHarness, db: None, tmp_path: Path, settings: Any) -> Store:
     settings.ARTIFACT_FOLDER = tmp_path / "store"
     limit(settings, artifact_reserve_bytes=0)
     make_model("zimg", payload_schema=FILE_SCHEMA)
-    return world.ports.artifact_store
+    return api.ports.artifact_store
 
 
 def limit(settings: Any, **limits: Any) -> None:
@@ -208,32 +208,32 @@ def test_quotas_count_files_that_come_with_a_submit(acme: Account, settings: Any
     assert first_error(submit(acme, {"image": data_uri(PNG)}))[:2] == (413, "artifact_too_large")
 
 
-def expires_in(world: ApiWorld, seconds: float) -> bool:
+def expires_in(api: ApiHarness, seconds: float) -> bool:
     """Whether the only artifact expires after this time, within two minutes."""
-    left = (Artifact.objects.get().expires_at - world.ports.clock.now()).total_seconds()
+    left = (Artifact.objects.get().expires_at - api.ports.clock.now()).total_seconds()
     return abs(left - seconds) < 120
 
 
-def test_the_files_of_a_refused_submit_expire_after_an_hour(acme: Account, world: ApiWorld) -> None:
+def test_the_files_of_a_refused_submit_expire_after_an_hour(acme: Account, api: ApiHarness) -> None:
     missing = {"image": data_uri(PNG), "other": {"$artifact": new_id()}}
     for _ in range(2):  # a client repeats what was refused
         assert first_error(submit(acme, missing))[1] == "artifact_missing"
-        assert expires_in(world, 3600)
+        assert expires_in(api, 3600)
     assert submit(acme, {"image": data_uri(PNG)}).status_code == 202
-    assert expires_in(world, 3600), "a job keeps its file by its use"
+    assert expires_in(api, 3600), "a job keeps its file by its use"
     assert ArtifactUse.objects.exists()
 
 
 def test_an_artifact_that_a_client_uploaded_keeps_its_time(
-    acme: Account, store: Store, world: ApiWorld
+    acme: Account, store: Store, api: ApiHarness
 ) -> None:
     wanted = Wanted(acme.tenant.pk, hashlib.sha256(PNG).hexdigest(), len(PNG))
-    now = world.ports.clock.now()
+    now = api.ports.clock.now()
     row = promise(wanted, store, now).artifact
     store.write(row.key, len(PNG), [PNG])
     mark_stored(row, store, now)
     assert submit(acme, {"image": data_uri(PNG), "other": {"$artifact": new_id()}}).status_code == 422
-    assert expires_in(world, 7 * 86_400)
+    assert expires_in(api, 7 * 86_400)
 
 
 def test_an_estimate_stores_no_file(acme: Account) -> None:
@@ -442,7 +442,7 @@ def test_the_part_job_takes_no_more_memory_than_a_submit() -> None:
     assert peak < 6_000_000
 
 
-def test_a_staff_session_and_a_key_without_the_scope_send_no_form(acme: Account, world: ApiWorld) -> None:
+def test_a_staff_session_and_a_key_without_the_scope_send_no_form(acme: Account, api: ApiHarness) -> None:
     acme.client.credentials(HTTP_AUTHORIZATION="Bearer wrong")
     assert form(acme, {"a": {"$file": "f"}}, {"f": b"x"}).status_code == 401
 

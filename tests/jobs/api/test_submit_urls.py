@@ -25,7 +25,7 @@ from foundation import fetch
 from jobs.callbacks import guard
 from jobs.models import Job
 from jobs.submission import fetched_urls
-from tests.support.api_world import Account, account, make_model
+from tests.support.api_harness import Account, account, make_model
 from tests.support.live_web import redis_url, web
 from tests.support.servers.certificate import make_certificate
 from tests.support.servers.raw_server import RawServer, Visit

@@ -30,7 +30,7 @@ from jobs.api import authentication
 from jobs.api.errors import count_refusal, unknown_route
 from jobs.reports import counters
 from tests.support.announced_jobs import new_job
-from tests.support.api_world import Account, forget_keys
+from tests.support.api_harness import Account, forget_keys
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for

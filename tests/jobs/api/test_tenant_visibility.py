@@ -16,7 +16,7 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Callback, Event, Job
 from tests.support import factories as builders
-from tests.support.api_world import Account, account, forget_keys
+from tests.support.api_harness import Account, account, forget_keys
 from tests.support.routes import ROUTES, filled
 
 ADDRESS, PATH, LINE, RIVAL = "10.66.77.88:5000", "/srv/models/flux.py", "Traceback (most", "rival-corp"

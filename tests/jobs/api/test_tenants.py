@@ -11,7 +11,7 @@ from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
 from jobs.limits.submit_limits import limits_of
 from jobs.models import Tenant
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 
 LIST = "/api/v1/admin/tenants"
 PAGE = f"{LIST}/acme"
@@ -39,15 +39,15 @@ def test_a_new_tenant_has_the_normal_band_and_no_limit(operator: Account) -> Non
     assert (answer.status_code, answer.json()) == (200, NEW)
 
 
-def test_a_change_is_live_and_has_an_audit_entry(operator: Account, acme: Account, world: ApiWorld) -> None:
+def test_a_change_is_live_and_has_an_audit_entry(operator: Account, acme: Account, api: ApiHarness) -> None:
     answer = operator.client.patch(PAGE, {"highest_band": "urgent", "max_running": 3}, format="json")
     assert (answer.status_code, answer.json()) == (
         200,
         {**NEW, "highest_band": "urgent", "max_running": 3, "changed": True, "live": True},
     )
     name = str(acme.tenant.pk)
-    assert world.leases.tenants == {name: TenantSpec(name, 1.0, "urgent", 3)}
-    assert world.wakes == [Wakes("unparked", None, 1)]
+    assert api.leases.tenants == {name: TenantSpec(name, 1.0, "urgent", 3)}
+    assert api.wakes == [Wakes("unparked", None, 1)]
     entry = AuditEntry.objects.get(action="change_tenant")
     assert (entry.target, entry.detail["values"]) == (
         "tenant:acme",
@@ -66,7 +66,7 @@ def test_null_removes_a_limit(operator: Account) -> None:
     assert operator.client.patch(PAGE, {"max_running": None}, format="json").json()["max_running"] is None
 
 
-def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, world: ApiWorld) -> None:
+def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, api: ApiHarness) -> None:
     limits = {
         "max_queued": 7,
         "max_queued_seconds": 60.0,
@@ -75,19 +75,19 @@ def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, w
         "daily_gpu_seconds": 3600.0,
         "allowed_models": ["flux"],
     }
-    limits_of(acme.tenant.pk, world.ports)  # the cached value must not apply
+    limits_of(acme.tenant.pk, api.ports)  # the cached value must not apply
     answer = operator.client.patch(PAGE, limits, format="json")
     assert (answer.status_code, answer.json()) == (200, {**NEW, **limits, "changed": True, "live": True})
-    found = limits_of(acme.tenant.pk, world.ports)
+    found = limits_of(acme.tenant.pk, api.ports)
     assert (found.max_queued, found.burst, found.allowed_models) == (7, 10, frozenset({"flux"}))
     values = AuditEntry.objects.get(action="change_tenant").detail["values"]
     assert values == {name: [None, value] for name, value in limits.items()}
 
 
 def test_without_redis_a_change_is_stored_and_reported_as_not_live(
-    operator: Account, world: ApiWorld
+    operator: Account, api: ApiHarness
 ) -> None:
-    world.leases.away = True
+    api.leases.away = True
     answer = operator.client.patch(PAGE, {"weight": 2.5}, format="json")
     assert (answer.status_code, answer.json()["live"]) == (200, False)
     assert operator.client.get(PAGE).json()["weight"] == 2.5

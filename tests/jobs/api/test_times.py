@@ -10,7 +10,7 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, Job
-from tests.support.api_world import Account, ApiWorld, make_model
+from tests.support.api_harness import Account, ApiHarness, make_model
 from tests.support.fakes import ManualClock
 from tests.support.problems import problem
 
@@ -20,16 +20,16 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def noon(world: ApiWorld) -> ManualClock:
-    world.clock = ManualClock(NOON)
-    return world.clock
+def noon(api: ApiHarness) -> ManualClock:
+    api.clock = ManualClock(NOON)
+    return api.clock
 
 
 def submit(account: Account, **fields: Any) -> Any:
     return account.client.post(SUBMIT, JOB | fields, format="json")
 
 
-def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
+def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
     later = NOON + timedelta(hours=2)
     answer = submit(acme, run_at="2026-03-04T16:00:00+02:00", deadline_seconds=60, start_deadline_seconds=5)
     assert answer.status_code == 202
@@ -37,7 +37,7 @@ def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelCon
     assert (content["status"], content["outcome"], content["position"]) == ("scheduled", "scheduled", None)
     assert (content["wait_reason"], content["starts_in"]) == ("later_start", None)
     assert content["run_at"] == later.isoformat()
-    assert (world.leases.line, world.wakes) == ([], [])
+    assert (api.leases.line, api.wakes) == ([], [])
     job = Job.objects.get()
     assert (job.run_at, job.deadline_at) == (later, later + timedelta(seconds=60))
     assert job.start_deadline_at == later + timedelta(seconds=5), "deadlines count from `run_at`"
@@ -47,7 +47,7 @@ def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelCon
     assert [one["job_id"] for one in shown] == [job.id]
 
 
-def test_a_scheduled_job_can_be_cancelled(acme: Account, zimg: ModelConfig, world: ApiWorld) -> None:
+def test_a_scheduled_job_can_be_cancelled(acme: Account, zimg: ModelConfig, api: ApiHarness) -> None:
     job_id = submit(acme, run_at="2026-03-05T00:00:00Z").json()["job_id"]
     assert acme.client.post(f"/api/v1/queue/jobs/{job_id}/cancel").status_code == 200
     assert acme.client.get(f"/api/v1/queue/jobs/{job_id}").json()["status"] == "cancelled"

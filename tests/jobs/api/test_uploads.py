@@ -24,7 +24,7 @@ from foundation.secrets import signed
 from gpus.models import ModelConfig
 from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.models import Job, PushedResult
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.factories import make_job
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web

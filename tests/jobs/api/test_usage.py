@@ -9,16 +9,16 @@ import pytest
 
 from jobs.models import ApiKey, Rollup, TagUsage, Tenant
 from jobs.reports.rollups import HOUR, day_of
-from tests.support.api_world import Account, ApiWorld, account, make_model
+from tests.support.api_harness import Account, ApiHarness, account, make_model
 from tests.support.problems import problem
 
 ME, USAGE = "/api/v1/me", "/api/v1/usage"
 
 
 @pytest.fixture
-def used(acme: Account, other: Account, world: ApiWorld) -> None:
+def used(acme: Account, other: Account, api: ApiHarness) -> None:
     """acme used 10 GPU-seconds today and 5 the day before, other 7."""
-    day = day_of(world.clock.now())
+    day = day_of(api.clock.now())
     for tenant, at, model, seconds in (
         (acme.tenant, day, "zimg", 10.0),
         (acme.tenant, day - timedelta(days=1), "flux", 5.0),
@@ -35,8 +35,8 @@ def rows(answer: Any) -> list[tuple[str, float]]:
     return [(row["key"], row["gpu_seconds"]) for row in answer.json()["rows"]]
 
 
-def test_a_tenant_sees_what_it_used(acme: Account, other: Account, world: ApiWorld, used: None) -> None:
-    today = world.clock.now().date()
+def test_a_tenant_sees_what_it_used(acme: Account, other: Account, api: ApiHarness, used: None) -> None:
+    today = api.clock.now().date()
     days = [((today - timedelta(days=1)).isoformat(), 5.0), (today.isoformat(), 10.0)]
     assert rows(acme.client.get(USAGE)) == days
     assert rows(acme.client.get(USAGE, {"by": "model"})) == [("flux", 5.0), ("zimg", 10.0)]
@@ -94,13 +94,13 @@ def test_bad_questions_are_refused_by_name(acme: Account, parameters: dict[str, 
 
 
 @pytest.mark.database
-def test_me_returns_the_rights_of_a_key(acme: Account, world: ApiWorld) -> None:
+def test_me_returns_the_rights_of_a_key(acme: Account, api: ApiHarness) -> None:
     make_model("zimg", payload_schema={"type": "object"}, result_schema={"type": "array"})
     make_model("flux")
     Tenant.objects.filter(pk=acme.tenant.pk).update(
         allowed_models=["zimg"], daily_gpu_seconds=100.0, max_running=3, submits_per_second=2.0
     )
-    world.limit_caches.limits.clear()
+    api.limit_caches.limits.clear()
     said = acme.client.get(ME).json()
     assert (said["tenant"], said["key"]["kind"], said["scopes"]) == (
         "acme",

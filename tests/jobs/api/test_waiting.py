@@ -14,7 +14,7 @@ import requests
 
 from jobs.operations.tenants import create_key
 from tests.support.announced_jobs import end_job, new_job
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.factories import make_running
 from tests.support.live_web import redis_url, tenant, web
 from tests.support.servers.web import Web

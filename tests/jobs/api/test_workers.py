@@ -11,7 +11,7 @@ from django.db.models import F
 
 from gpus.models import Process
 from gpus.registry import processes
-from tests.support.api_world import Account
+from tests.support.api_harness import Account
 from tests.support.factories import make_job, make_model, make_running
 
 LIST = "/api/v1/admin/workers"

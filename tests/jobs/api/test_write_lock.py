@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.submission import insert
 from jobs.submission.request import KeyedRequest, read_request
 from jobs.submission.submit import submit_batch
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.round_trips import round_trips
 from tests.support.waiting import wait_for
 
@@ -107,7 +107,7 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
 @pytest.mark.usefixtures("zimg")
 @pytest.mark.parametrize("key", [None, "of-the-batch"])
 def test_jobs_are_stored_under_the_lock(
-    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch, key: str | None
+    acme: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     write, held = statements.write, []
 
@@ -120,7 +120,7 @@ def test_jobs_are_stored_under_the_lock(
     submit_batch(
         [request],
         tenant=acme.tenant,
-        ports=world.ports,
+        ports=api.ports,
         idempotency_key=KeyedRequest(key, "f") if key else None,
     )
     assert all(held)
@@ -131,13 +131,13 @@ def test_jobs_are_stored_under_the_lock(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
 @pytest.mark.usefixtures("zimg")
-def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, world: ApiWorld) -> None:
+def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, api: ApiHarness) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has none")
     requests = [read_request({"model": "zimg", "payload": {}})]
 
     def submit() -> None:
-        submit_batch(requests, tenant=acme.tenant, ports=world.ports)
+        submit_batch(requests, tenant=acme.tenant, ports=api.ports)
 
     submit()
     assert round_trips(submit) == 2, "BEGIN, and all others"
@@ -147,10 +147,10 @@ def test_a_submit_takes_two_round_trips_to_postgresql(acme: Account, world: ApiW
 @pytest.mark.django_db
 @pytest.mark.usefixtures("zimg")
 def test_a_batch_beyond_the_quota_makes_no_rows(
-    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used_up = QuotaExhausted("The quota of today is used up.")
     monkeypatch.setattr(insert, "quota_refusal", lambda *_: used_up)
     monkeypatch.setattr(insert, "new_jobs", None)  # not callable
     requests = [read_request({"model": "zimg", "payload": {}})] * 3
-    assert submit_batch(requests, tenant=acme.tenant, ports=world.ports).items == (used_up,) * 3
+    assert submit_batch(requests, tenant=acme.tenant, ports=api.ports).items == (used_up,) * 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.api_world import world
+from tests.support.api_harness import api
 from tests.support.live_web import redis_url, tenant, web
 
-__all__ = ["redis_url", "tenant", "web", "world"]
+__all__ = ["api", "redis_url", "tenant", "web"]

@@ -13,7 +13,7 @@ from jobs.events.announce import Announcer
 from jobs.models import Event, Job
 from jobs.operations.jobs import retry_dead_letter
 from tests.support.announced_jobs import end_job, new_job, write_lines
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
@@ -57,10 +57,10 @@ def test_a_followed_log_begins_at_the_tail_or_a_place(web: Web, tenant: Account,
 
 
 def test_a_followed_log_goes_on_through_a_retry(
-    web: Web, tenant: Account, running: Job, world: ApiWorld
+    web: Web, tenant: Account, running: Job, api: ApiHarness
 ) -> None:
     end_job(running.id)
-    retry_dead_letter(running.id, ports=world.ports)
+    retry_dead_letter(running.id, ports=api.ports)
     lines = lines_of(follow(web, tenant, running))
     assert [next(lines) for _ in range(3)] == ["one", "two", "three"]
     write_lines(running, "second", attempt=2)

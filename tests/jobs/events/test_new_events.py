@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.events.hub import NewEvents, read_new_events
 from jobs.models import Job
 from tests.support.announced_jobs import end_job, new_job, say
-from tests.support.api_world import Account, account, make_model
+from tests.support.api_harness import Account, account, make_model
 
 pytestmark = pytest.mark.django_db
 

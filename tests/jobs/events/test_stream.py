@@ -14,7 +14,7 @@ from jobs.events import stream
 from jobs.models import ApiKey
 from jobs.operations.jobs import retry_dead_letter
 from tests.support.announced_jobs import end_job, new_job, read_stream, say
-from tests.support.api_world import Account, ApiWorld, account
+from tests.support.api_harness import Account, ApiHarness, account
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
@@ -92,10 +92,10 @@ def test_a_reconnecting_client_gets_only_missed_events(web: Web, tenant: Account
     assert missed(**{"Last-Event-ID": "2"}) == [None]
 
 
-def test_a_stream_does_not_end_with_an_earlier_round(web: Web, tenant: Account, world: ApiWorld) -> None:
+def test_a_stream_does_not_end_with_an_earlier_round(web: Web, tenant: Account, api: ApiHarness) -> None:
     job = new_job(tenant.tenant)
     end_job(job.id)
-    retry_dead_letter(job.id, ports=world.ports)
+    retry_dead_letter(job.id, ports=api.ports)
     lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
     seen: list[str] = []
     while "event: retried" not in seen:

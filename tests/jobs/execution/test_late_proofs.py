@@ -10,23 +10,23 @@ from gpus.models import QuarantinedSlot
 from gpus.registry.quarantine import close_quarantine
 from jobs.domain.states import AttemptState
 from jobs.models import Attempt
-from tests.support.queue_world import QueueWorld, world
+from tests.support.queue_harness import QueueHarness, queue
 
-__all__ = ["world"]
+__all__ = ["queue"]
 pytestmark = pytest.mark.database
 PROOF = "the server restarted"
 
 
-def attempt(world: QueueWorld, name: str, **values: Any) -> Attempt:
-    values = {"state": AttemptState.LOST, "finished_at": world.clock.now()} | values
+def attempt(queue: QueueHarness, name: str, **values: Any) -> Attempt:
+    values = {"state": AttemptState.LOST, "finished_at": queue.clock.now()} | values
     return Attempt.objects.create(
-        id=name, job=world.job(push=False), number=1, server="gpu-1", slot=0, model="m",
-        started_at=world.clock.now(), **values,
+        id=name, job=queue.job(push=False), number=1, server="gpu-1", slot=0, model="m",
+        started_at=queue.clock.now(), **values,
     )  # fmt: skip
 
 
-def row(world: QueueWorld, attempt_id: str, follower: str = "") -> QuarantinedSlot:
-    now = world.clock.now()
+def row(queue: QueueHarness, attempt_id: str, follower: str = "") -> QuarantinedSlot:
+    now = queue.clock.now()
     return QuarantinedSlot.objects.create(
         server_id="gpu-1", slot=0, attempt_id=attempt_id, follower_attempt_id=follower, reason="lost",
         since=now, until=now,
@@ -38,41 +38,41 @@ def evidence(name: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def server(world: QueueWorld) -> None:
-    world.server()
+def server(queue: QueueHarness) -> None:
+    queue.server()
 
 
-def test_the_attempt_and_its_follower_get_the_evidence(world: QueueWorld) -> None:
-    attempt(world, "a")
-    attempt(world, "b")
-    attempt(world, "other")
-    assert close_quarantine(row(world, "a", "b"), at=world.clock.now(), evidence=PROOF)
+def test_the_attempt_and_its_follower_get_the_evidence(queue: QueueHarness) -> None:
+    attempt(queue, "a")
+    attempt(queue, "b")
+    attempt(queue, "other")
+    assert close_quarantine(row(queue, "a", "b"), at=queue.clock.now(), evidence=PROOF)
     assert (evidence("a"), evidence("b"), evidence("other")) == (PROOF, PROOF, "")
 
 
-def test_a_follower_with_a_quarantine_of_its_own_waits_for_its_own_proof(world: QueueWorld) -> None:
-    attempt(world, "a")
-    attempt(world, "b")
-    own = row(world, "b")
-    close_quarantine(row(world, "a", "b"), at=world.clock.now(), evidence=PROOF)
+def test_a_follower_with_a_quarantine_of_its_own_waits_for_its_own_proof(queue: QueueHarness) -> None:
+    attempt(queue, "a")
+    attempt(queue, "b")
+    own = row(queue, "b")
+    close_quarantine(row(queue, "a", "b"), at=queue.clock.now(), evidence=PROOF)
     assert (evidence("a"), evidence("b")) == (PROOF, "")
-    close_quarantine(own, at=world.clock.now(), evidence="later")
+    close_quarantine(own, at=queue.clock.now(), evidence="later")
     assert evidence("b") == "later"
 
 
-def test_a_live_a_cleanly_ended_and_a_proven_attempt_keep_their_own_evidence(world: QueueWorld) -> None:
-    attempt(world, "clean", state=AttemptState.COMPLETED, slot_freed=True)
-    attempt(world, "proven", evidence="the server confirmed the cancel")
-    attempt(world, "lives", state=AttemptState.SENT, finished_at=None)
+def test_a_live_a_cleanly_ended_and_a_proven_attempt_keep_their_own_evidence(queue: QueueHarness) -> None:
+    attempt(queue, "clean", state=AttemptState.COMPLETED, slot_freed=True)
+    attempt(queue, "proven", evidence="the server confirmed the cancel")
+    attempt(queue, "lives", state=AttemptState.SENT, finished_at=None)
     for name in ("clean", "proven", "lives"):
-        close_quarantine(row(world, name), at=world.clock.now(), evidence=PROOF)
+        close_quarantine(row(queue, name), at=queue.clock.now(), evidence=PROOF)
     assert (evidence("clean"), evidence("lives")) == ("", "")
     assert evidence("proven") == "the server confirmed the cancel"
 
 
-def test_a_quarantine_is_closed_once(world: QueueWorld) -> None:
-    attempt(world, "a")
-    closed = row(world, "a")
-    assert close_quarantine(closed, at=world.clock.now(), evidence=PROOF)
-    assert not close_quarantine(closed, at=world.clock.now(), evidence="freed by user:ada")
+def test_a_quarantine_is_closed_once(queue: QueueHarness) -> None:
+    attempt(queue, "a")
+    closed = row(queue, "a")
+    assert close_quarantine(closed, at=queue.clock.now(), evidence=PROOF)
+    assert not close_quarantine(closed, at=queue.clock.now(), evidence="freed by user:ada")
     assert evidence("a") == PROOF

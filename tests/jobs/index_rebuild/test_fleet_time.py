@@ -12,51 +12,51 @@ from gpus.protocol import Lease
 from jobs.index_rebuild.fleet_time import AHEAD_SECONDS
 from jobs.sweeps import fleet_time
 from tests.support.by_process import run_sweep
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 HOUR = 3600.0
 
 
 @pytest.fixture
-def ahead(world: QueueWorld) -> QueueWorld:
-    """A world whose Redis starts empty, an hour ahead."""
-    world.server(slots=2)
+def ahead(queue: QueueHarness) -> QueueHarness:
+    """A queue whose Redis starts empty, an hour ahead."""
+    queue.server(slots=2)
     for _ in range(4):
-        world.job()
-    comes_up_empty(world, HOUR)
-    rebuild(world)
-    return world
+        queue.job()
+    comes_up_empty(queue, HOUR)
+    rebuild(queue)
+    return queue
 
 
-def comes_up_empty(world: QueueWorld, ahead_seconds: float) -> None:
-    world.flush()
-    world.client.delete(*world.client.keys(f"*{{{world.fleet}}}:clock"))
-    world.leases = RedisLeases(
-        world.client,
-        world.fleet,
-        now_ms=lambda: world.clock.now_ms() + int(ahead_seconds * 1000),
-        monotonic=world.clock.monotonic,
+def comes_up_empty(queue: QueueHarness, ahead_seconds: float) -> None:
+    queue.flush()
+    queue.client.delete(*queue.client.keys(f"*{{{queue.fleet}}}:clock"))
+    queue.leases = RedisLeases(
+        queue.client,
+        queue.fleet,
+        now_ms=lambda: queue.clock.now_ms() + int(ahead_seconds * 1000),
+        monotonic=queue.clock.monotonic,
     )
 
 
-def rebuild(world: QueueWorld) -> None:
-    while world.leases.generation() is None:
-        run_sweep("generation", world.ports)
-        world.clock.advance(1)
+def rebuild(queue: QueueHarness) -> None:
+    while queue.leases.generation() is None:
+        run_sweep("generation", queue.ports)
+        queue.clock.advance(1)
 
 
-def run(world: QueueWorld) -> Lease:
-    lease = world.claim()
-    world.release(lease)
-    world.leases.confirm_ends([lease.ref])
+def run(queue: QueueHarness) -> Lease:
+    lease = queue.claim()
+    queue.release(lease)
+    queue.leases.confirm_ends([lease.ref])
     return lease
 
 
-def seen(world: QueueWorld) -> Any:
-    return FleetIndex.objects.filter(fleet=world.fleet).values_list("time_us", flat=True).first()
+def seen(queue: QueueHarness) -> Any:
+    return FleetIndex.objects.filter(fleet=queue.fleet).values_list("time_us", flat=True).first()
 
 
-def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead: QueueWorld) -> None:
+def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead: QueueHarness) -> None:
     before = run(ahead)
     comes_up_empty(ahead, 0.0)
     rebuild(ahead)
@@ -64,39 +64,39 @@ def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead
 
 
 @pytest.mark.parametrize("step_seconds", [HOUR, 30.0, 5.0])
-def test_fences_grow_after_a_redis_that_was_ahead_for_long(world: QueueWorld, step_seconds: float) -> None:
+def test_fences_grow_after_a_redis_that_was_ahead_for_long(queue: QueueHarness, step_seconds: float) -> None:
     """No rebuild comes in between; and the fleet's time has advanced since it was last stored."""
-    world.server(slots=2)
+    queue.server(slots=2)
     for _ in range(4):
-        world.job()
-    world.leases = RedisLeases(  # a new process trusts the clock
-        world.client,
-        world.fleet,
-        now_ms=lambda: world.clock.now_ms() + int(step_seconds * 1000),
-        monotonic=world.clock.monotonic,
+        queue.job()
+    queue.leases = RedisLeases(  # a new process trusts the clock
+        queue.client,
+        queue.fleet,
+        now_ms=lambda: queue.clock.now_ms() + int(step_seconds * 1000),
+        monotonic=queue.clock.monotonic,
     )
-    world.leases.fill()
+    queue.leases.fill()
     for _ in range(3):
-        world.clock.advance(fleet_time.PERIOD_SECONDS)
-        assert fleet_time.sweep(world.ports).repaired == 1
-    world.clock.advance(fleet_time.PERIOD_SECONDS - 0.1)
-    before = run(world)
-    comes_up_empty(world, 0.0)
-    rebuild(world)
-    assert run(world).fence > before.fence
+        queue.clock.advance(fleet_time.PERIOD_SECONDS)
+        assert fleet_time.sweep(queue.ports).repaired == 1
+    queue.clock.advance(fleet_time.PERIOD_SECONDS - 0.1)
+    before = run(queue)
+    comes_up_empty(queue, 0.0)
+    rebuild(queue)
+    assert run(queue).fence > before.fence
 
 
-def test_a_fleet_time_that_is_not_ahead_is_not_stored(world: QueueWorld) -> None:
-    world.server()
-    assert fleet_time.sweep(world.ports).repaired == 0
+def test_a_fleet_time_that_is_not_ahead_is_not_stored(queue: QueueHarness) -> None:
+    queue.server()
+    assert fleet_time.sweep(queue.ports).repaired == 0
     assert not FleetIndex.objects.exists()
-    world.clock.set_back(AHEAD_SECONDS - 0.5)
-    assert fleet_time.sweep(world.ports).repaired == 0
+    queue.clock.set_back(AHEAD_SECONDS - 0.5)
+    assert fleet_time.sweep(queue.ports).repaired == 0
     assert not FleetIndex.objects.exists()
 
 
 def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
-    ahead: QueueWorld, monkeypatch: pytest.MonkeyPatch
+    ahead: QueueHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FleetIndex.objects.all().delete()
     monkeypatch.setattr(type(ahead.ports.clock_watch), "is_learning", lambda clocks: True)
@@ -104,7 +104,7 @@ def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
     assert not FleetIndex.objects.exists()
 
 
-def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahead: QueueWorld) -> None:
+def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahead: QueueHarness) -> None:
     assert seen(ahead) is not None
     ahead.clock.advance(HOUR)  # now the clocks agree on the same time
     ahead.leases = RedisLeases(
@@ -121,7 +121,7 @@ def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahea
     assert lease.fence // 1000 == pytest.approx(ahead.clock.now_ms(), abs=20_000)
 
 
-def test_recording_the_lead_does_not_change_the_layout(ahead: QueueWorld) -> None:
+def test_recording_the_lead_does_not_change_the_layout(ahead: QueueHarness) -> None:
     FleetIndex.objects.filter(fleet=ahead.fleet).update(layout=9, time_us=None)
     fleet_time.sweep(ahead.ports)
     assert FleetIndex.objects.get(fleet=ahead.fleet).layout == 9

@@ -11,13 +11,13 @@ from gpus.protocol import ReleaseMode
 from jobs.index_rebuild.shares import excess_seconds, recent_shares
 from jobs.models import Attempt, Tenant
 from tests.support.by_process import run_sweep
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 
-def served(world: QueueWorld, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:
+def served(queue: QueueHarness, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:
     """Create an ended run of the tenant."""
-    job = world.job(tenant=tenant, push=False)
-    at = world.clock.now().timestamp() - ago
+    job = queue.job(tenant=tenant, push=False)
+    at = queue.clock.now().timestamp() - ago
     Attempt.objects.create(
         id=new_id(at),
         job=job,
@@ -29,53 +29,53 @@ def served(world: QueueWorld, tenant: Tenant, seconds: float, *, ago: float = 60
         slot_freed=True,
         model="m",
         worker="w",
-        started_at=world.clock.now(),
-        finished_at=world.clock.now(),
+        started_at=queue.clock.now(),
+        finished_at=queue.clock.now(),
         gpu_seconds=seconds,
     )
-    type(job).objects.filter(pk=job.pk).update(state="completed", finished_at=world.clock.now())
+    type(job).objects.filter(pk=job.pk).update(state="completed", finished_at=queue.clock.now())
 
 
-def rebuild(world: QueueWorld) -> None:
-    world.flush()
+def rebuild(queue: QueueHarness) -> None:
+    queue.flush()
     for _ in range(12):
-        run_sweep("generation", world.ports)
-        if world.leases.generation() is not None:
+        run_sweep("generation", queue.ports)
+        if queue.leases.generation() is not None:
             return
-        world.clock.advance(1)
+        queue.clock.advance(1)
     raise AssertionError("not rebuilt")
 
 
-def order(world: QueueWorld, jobs: int) -> list[str]:
+def order(queue: QueueHarness, jobs: int) -> list[str]:
     """The tenants of the jobs that run, one after the other."""
     tenants = []
     for _ in range(jobs):
-        lease = world.claim(written=False)
+        lease = queue.claim(written=False)
         tenants.append(lease.tenant)
-        world.leases.release(lease.ref, ReleaseMode.ENDED, worker="w1", gpu_seconds=1.0)
-        world.leases.confirm_ends([lease.ref])
+        queue.leases.release(lease.ref, ReleaseMode.ENDED, worker="w1", gpu_seconds=1.0)
+        queue.leases.confirm_ends([lease.ref])
     return tenants
 
 
-def test_a_tenant_that_got_more_lately_comes_later(world: QueueWorld) -> None:
-    world.server(slots=1)
+def test_a_tenant_that_got_more_lately_comes_later(queue: QueueHarness) -> None:
+    queue.server(slots=1)
     greedy, modest = (Tenant.objects.create(name=name) for name in ("greedy", "modest"))
-    served(world, greedy, 9.0)
-    served(world, modest, 2.0)
+    served(queue, greedy, 9.0)
+    served(queue, modest, 2.0)
     for _ in range(4):
-        world.job(tenant=greedy)  # first in the queue
+        queue.job(tenant=greedy)  # first in the queue
     for _ in range(4):
-        world.job(tenant=modest)
-    rebuild(world)
-    assert order(world, 4) == [str(modest.pk)] * 4
+        queue.job(tenant=modest)
+    rebuild(queue)
+    assert order(queue, 4) == [str(modest.pk)] * 4
 
 
-def test_old_runs_do_not_count(world: QueueWorld) -> None:
-    world.server(slots=1)
+def test_old_runs_do_not_count(queue: QueueHarness) -> None:
+    queue.server(slots=1)
     tenant = Tenant.objects.create(name="early")
-    served(world, tenant, 9.0, ago=700.0)
-    world.job(tenant=tenant)
-    assert recent_shares("m", world.clock.now()) == []
+    served(queue, tenant, 9.0, ago=700.0)
+    queue.job(tenant=tenant)
+    assert recent_shares("m", queue.clock.now()) == []
 
 
 def test_excess_counts_from_the_waiting_tenant_that_got_least() -> None:
@@ -94,19 +94,19 @@ def test_without_waiting_tenants_there_is_no_excess() -> None:
     assert excess_seconds({1: 500.0}, set(), {}, longest=20.0) == {}
 
 
-def test_a_tenant_created_during_the_read_is_handled(world: QueueWorld) -> None:
-    world.server()
-    served(world, world.tenant, 9.0)
+def test_a_tenant_created_during_the_read_is_handled(queue: QueueHarness) -> None:
+    queue.server()
+    served(queue, queue.tenant, 9.0)
     came: list[Tenant] = []
 
     def come(execute: Any, *query: Any) -> Any:
         answer = execute(*query)
         if not came:
-            came.append(world.tenant)
+            came.append(queue.tenant)
             came.append(Tenant.objects.create(name="new"))
-            world.job(tenant=came[-1], push=False)
+            queue.job(tenant=came[-1], push=False)
         return answer
 
     with connection.execute_wrapper(come):
-        shares = recent_shares("m", world.clock.now())
-    assert [(one.tenant, one.seconds) for one in shares] == [(str(world.tenant.pk), 9.0)]
+        shares = recent_shares("m", queue.clock.now())
+    assert [(one.tenant, one.seconds) for one in shares] == [(str(queue.tenant.pk), 9.0)]

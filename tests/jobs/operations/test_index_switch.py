@@ -33,7 +33,7 @@ from jobs.sweeps import expired_leases
 from jobs.sweeps import index_switch as sweep
 from tests.support.by_process import run_sweep
 from tests.support.fakes import WrongClocks
-from tests.support.queue_world import LEASE_SECONDS, QueueWorld, VirtualClock, open_index
+from tests.support.queue_harness import LEASE_SECONDS, QueueHarness, VirtualClock, open_index
 
 OLD, NEW = FIRST_LAYOUT, FIRST_LAYOUT + 1
 GPU, SWEEPS = Process.Kind.GPU, Process.Kind.SWEEPS
@@ -53,17 +53,17 @@ class Version:
 
 @dataclass
 class Upgrade:
-    """Two versions. world: of the old one. unaware: processes of a version without `FleetIndex`, on the old
+    """Two versions. queue: of the old one. unaware: processes of a version without `FleetIndex`, on the old
     index."""
 
-    world: QueueWorld
+    queue: QueueHarness
     old: Version
     new: Version
     unaware: RedisLeases
 
     @property
     def fleet(self) -> str:
-        return self.world.fleet
+        return self.queue.fleet
 
     @property
     def row(self) -> FleetIndex:
@@ -80,7 +80,7 @@ class Upgrade:
             run_sweep("generation", self.new.ports)
             if self.new.leases.generation() is not None:
                 return
-            self.world.clock.advance(1)
+            self.queue.clock.advance(1)
         raise AssertionError("not rebuilt")
 
     def dies(self, name: str) -> None:
@@ -88,29 +88,29 @@ class Upgrade:
 
 
 @pytest.fixture
-def upgrade(world: QueueWorld, valkey: EmbeddedValkey) -> Iterator[Upgrade]:
-    client, clock = connect(valkey.url), world.clock
+def upgrade(queue: QueueHarness, valkey: EmbeddedValkey) -> Iterator[Upgrade]:
+    client, clock = connect(valkey.url), queue.clock
 
     def gate(fleet: str, layout: int) -> IndexGate:
-        if fleet != world.fleet:
+        if fleet != queue.fleet:
             raise LeasingUnavailable("no Redis of this test's")
         return IndexGate(client, fleet, layout, now_ms=clock.now_ms)
 
     def version(layout: int) -> Version:
         layouts = Layouts(read_index_states, layout=layout, monotonic=lambda: 0.0)
-        leases = store(clock, client, world.fleet, layout, lambda: layouts.refusal(world.fleet))
+        leases = store(clock, client, queue.fleet, layout, lambda: layouts.refusal(queue.fleet))
         layouts.refresh()
         ports = replace(
-            world.ports,
-            leases=lambda fleet: leases if fleet == world.fleet else world.ports.leases(fleet),
+            queue.ports,
+            leases=lambda fleet: leases if fleet == queue.fleet else queue.ports.leases(fleet),
             layouts=layouts,
             index_gate=gate,
         )
         return Version(layout, ports, leases)
 
     old, new = version(OLD), version(NEW)
-    world.leases = old.leases
-    yield Upgrade(world, old, new, store(clock, client, world.fleet, OLD, lambda: ""))
+    queue.leases = old.leases
+    yield Upgrade(queue, old, new, store(clock, client, queue.fleet, OLD, lambda: ""))
     client.close()
 
 
@@ -139,20 +139,20 @@ def test_without_a_row_the_first_layout_is_in_use(upgrade: Upgrade) -> None:
 
 
 def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
-    upgrade.world.server()
-    job = upgrade.world.job()
+    upgrade.queue.server()
+    job = upgrade.queue.job()
     with pytest.raises(LayoutNotInUse, match="has layout 6, this process has layout 7"):
         claim(upgrade.new.leases)
     with pytest.raises(LayoutNotInUse):
         upgrade.new.leases.push("m", [job.ticket])
     assert run_sweep("generation", upgrade.new.ports).notes
-    assert not upgrade.world.client.exists(f"gpuq:{{{upgrade.fleet}}}:v7:rebuild")
+    assert not upgrade.queue.client.exists(f"gpuq:{{{upgrade.fleet}}}:v7:rebuild")
 
 
 def test_workers_keep_their_leases_in_an_index_that_is_no_longer_in_use(upgrade: Upgrade) -> None:
-    upgrade.world.server()
-    upgrade.world.job()
-    lease = upgrade.world.claim(worker="old")
+    upgrade.queue.server()
+    upgrade.queue.job()
+    lease = upgrade.queue.claim(worker="old")
     FleetIndex.objects.create(fleet=upgrade.fleet, layout=NEW)
     upgrade.old.ports.layouts.refresh()
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
@@ -164,10 +164,10 @@ def test_workers_keep_their_leases_in_an_index_that_is_no_longer_in_use(upgrade:
 
 
 def test_a_closed_index_leases_no_slot_to_processes_that_did_not_read_the_row(upgrade: Upgrade) -> None:
-    upgrade.world.server(slots=2)
+    upgrade.queue.server(slots=2)
     for _ in range(2):
-        upgrade.world.job()
-    lease = upgrade.world.claim(worker="old")
+        upgrade.queue.job()
+    lease = upgrade.queue.claim(worker="old")
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
     for late in (upgrade.old.leases, upgrade.unaware):
         with pytest.raises(LeasingUnavailable, match="being rebuilt"):
@@ -180,10 +180,10 @@ def test_a_closed_index_leases_no_slot_to_processes_that_did_not_read_the_row(up
 
 @pytest.mark.database
 def test_a_switch_waits_until_every_start_is_committed_and_reported(upgrade: Upgrade) -> None:
-    upgrade.world.server(slots=2)
+    upgrade.queue.server(slots=2)
     for _ in range(2):
-        upgrade.world.job()
-    lease = upgrade.world.claim(written=False, worker="w1")
+        upgrade.queue.job()
+    lease = upgrade.queue.claim(written=False, worker="w1")
     upgrade.old.beat("w1")
     switch = upgrade.begin()
     assert continue_switch(upgrade.fleet, upgrade.new.ports).waits_for == (
@@ -193,14 +193,14 @@ def test_a_switch_waits_until_every_start_is_committed_and_reported(upgrade: Upg
     assert not continue_switch(upgrade.fleet, upgrade.new.ports).done
     upgrade.old.beat("w1", ready={upgrade.fleet: switch})
     assert "its start is not committed" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
-    upgrade.world.start(lease)
+    upgrade.queue.start(lease)
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     assert (upgrade.row.layout, upgrade.row.next_layout) == (NEW, None)
 
 
 @pytest.mark.parametrize("said", [["main"], "all", 7, True, {"main": {"switch": "x"}}])
 def test_a_switch_waits_for_a_process_with_another_format_of_readiness(upgrade: Upgrade, said: Any) -> None:
-    upgrade.world.server()
+    upgrade.queue.server()
     upgrade.old.beat("w1")
     upgrade.begin()
     Process.objects.filter(name="w1").update(ready=said)
@@ -210,9 +210,9 @@ def test_a_switch_waits_for_a_process_with_another_format_of_readiness(upgrade: 
 
 
 def test_a_switch_waits_for_runs_of_workers_without_switch_support(upgrade: Upgrade) -> None:
-    upgrade.world.server()
-    upgrade.world.job()
-    lease = upgrade.world.claim(worker="w1")
+    upgrade.queue.server()
+    upgrade.queue.job()
+    lease = upgrade.queue.claim(worker="w1")
     upgrade.begin()
     assert "its runs must end first" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
     upgrade.unaware.release(lease.ref, ReleaseMode.FREE, worker="w1")
@@ -220,29 +220,29 @@ def test_a_switch_waits_for_runs_of_workers_without_switch_support(upgrade: Upgr
 
 
 def test_a_switch_waits_for_a_dead_worker_no_longer_than_its_lease(upgrade: Upgrade) -> None:
-    upgrade.world.server()
-    upgrade.world.job()
-    upgrade.world.claim(worker="w1")
+    upgrade.queue.server()
+    upgrade.queue.job()
+    upgrade.queue.claim(worker="w1")
     upgrade.old.beat("w1")
     upgrade.dies("w1")
     upgrade.begin()
     assert not continue_switch(upgrade.fleet, upgrade.new.ports).done
-    upgrade.world.clock.advance(LEASE_SECONDS + 1)
+    upgrade.queue.clock.advance(LEASE_SECONDS + 1)
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
 def test_a_run_continues_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server(slots=2)
-    running = world.job()
-    lease = world.claim(worker="w1")
-    waiting = world.job(), world.job()
+    queue = upgrade.queue
+    queue.server(slots=2)
+    running = queue.job()
+    lease = queue.claim(worker="w1")
+    waiting = queue.job(), queue.job()
     switched(upgrade, "w1")
     second = claim(upgrade.new.leases, "new")
     assert second is not None
     assert second.slot != lease.slot
     for _ in range(5):
-        world.clock.advance(LEASE_SECONDS + 1)
+        queue.clock.advance(LEASE_SECONDS + 1)
         upgrade.new.leases.renew("new", [second], [])
         expired_leases.sweep(upgrade.new.ports)
         assert claim(upgrade.new.leases, "new") is None
@@ -252,26 +252,26 @@ def test_a_run_continues_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrad
 
 
 def test_the_end_of_a_run_of_the_old_layout_frees_its_slot(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server()
-    world.job()
-    lease = world.claim(worker="w1")
-    world.job()
+    queue = upgrade.queue
+    queue.server()
+    queue.job()
+    lease = queue.claim(worker="w1")
+    queue.job()
     switched(upgrade, "w1")
     Attempt.objects.filter(id=lease.attempt_id).update(state="completed", slot_freed=True)
-    world.clock.advance(LEASE_SECONDS + 1)
+    queue.clock.advance(LEASE_SECONDS + 1)
     expired_leases.sweep(upgrade.new.ports)
     assert claim(upgrade.new.leases, "new") is not None
 
 
 def test_a_worker_that_dies_after_the_switch_loses_its_runs(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server()
-    job = world.job()
-    lease = world.claim(worker="w1")
+    queue = upgrade.queue
+    queue.server()
+    job = queue.job()
+    lease = queue.claim(worker="w1")
     switched(upgrade, "w1")
     upgrade.dies("w1")
-    world.clock.advance(LEASE_SECONDS + 1)
+    queue.clock.advance(LEASE_SECONDS + 1)
     expired_leases.sweep(upgrade.new.ports)
     assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
     assert Job.objects.get(id=job.id).deaths == 1
@@ -280,25 +280,25 @@ def test_a_worker_that_dies_after_the_switch_loses_its_runs(upgrade: Upgrade) ->
 @pytest.mark.database
 def test_no_worker_is_declared_dead_while_clocks_disagree(upgrade: Upgrade) -> None:
     """With the clock ahead, all live workers look silent until their next heartbeat."""
-    world = upgrade.world
-    world.server()
-    world.job()
-    lease = world.claim(worker="w1")
+    queue = upgrade.queue
+    queue.server()
+    queue.job()
+    lease = queue.claim(worker="w1")
     switched(upgrade, "w1")
     Process.objects.update(beat_at=Now() - timedelta(seconds=300))
-    world.clock.advance(LEASE_SECONDS + 1)
+    queue.clock.advance(LEASE_SECONDS + 1)
     expired_leases.sweep(replace(upgrade.new.ports, clock_watch=WrongClocks()))
     assert Attempt.objects.get(id=lease.attempt_id).state == "sent"
-    world.clock.advance(LEASE_SECONDS + 1)
+    queue.clock.advance(LEASE_SECONDS + 1)
     expired_leases.sweep(upgrade.new.ports)
     assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
 
 
 def test_old_leases_of_the_new_layout_are_discarded(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server()
+    queue = upgrade.queue
+    queue.server()
     gate = upgrade.new.ports.index_gate(upgrade.fleet, NEW)
-    open_index(store(world.clock, world.client, upgrade.fleet, NEW, lambda: ""))
+    open_index(store(queue.clock, queue.client, upgrade.fleet, NEW, lambda: ""))
     upgrade.begin()
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     assert upgrade.new.leases.generation() is None
@@ -307,9 +307,9 @@ def test_old_leases_of_the_new_layout_are_discarded(upgrade: Upgrade) -> None:
 
 
 def test_an_index_can_be_switched_back_and_forth(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server()
-    job = world.job()
+    queue = upgrade.queue
+    queue.server()
+    job = queue.job()
     switched(upgrade)
     assert begin_switch(upgrade.fleet, OLD)
     for version in (upgrade.old, upgrade.new):
@@ -318,7 +318,7 @@ def test_an_index_can_be_switched_back_and_forth(upgrade: Upgrade) -> None:
     upgrade.new.ports.layouts.refresh()
     for _ in range(15):
         run_sweep("generation", upgrade.old.ports)
-        world.clock.advance(1)
+        queue.clock.advance(1)
     lease = claim(upgrade.old.leases)
     assert lease is not None
     assert lease.job_id == job.id
@@ -329,10 +329,10 @@ def test_an_index_can_be_switched_back_and_forth(upgrade: Upgrade) -> None:
 @pytest.mark.parametrize("call", range(4))
 def test_an_interrupted_switch_is_continued(upgrade: Upgrade, call: int) -> None:
     """Interrupt the switch at each call to Redis and before each write; another process continues it."""
-    world = upgrade.world
-    world.server(slots=2)
-    world.job()
-    lease = world.claim(worker="w1")
+    queue = upgrade.queue
+    queue.server(slots=2)
+    queue.job()
+    lease = queue.claim(worker="w1")
     upgrade.old.beat("w1")
     switch = upgrade.begin()
     upgrade.old.beat("w1", ready={upgrade.fleet: switch})
@@ -372,8 +372,8 @@ def test_an_interrupted_switch_is_continued(upgrade: Upgrade, call: int) -> None
 
 
 def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade) -> None:
-    upgrade.world.server()
-    upgrade.world.job()
+    upgrade.queue.server()
+    upgrade.queue.job()
     upgrade.old.beat("w1")
     upgrade.begin()
     continue_switch(upgrade.fleet, upgrade.new.ports)
@@ -381,18 +381,18 @@ def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("a step that came late")
     for _ in range(15):
         run_sweep("generation", upgrade.old.ports)
-        upgrade.world.clock.advance(1)
+        upgrade.queue.clock.advance(1)
     assert claim(upgrade.old.leases) is not None
 
 
 @pytest.mark.parametrize("opened_first", [False, True])
 def test_an_empty_redis_opens_no_older_index(upgrade: Upgrade, opened_first: bool) -> None:
     """A process of a version without `FleetIndex` finds no index and rebuilds that of its own layout."""
-    world = upgrade.world
-    world.server()
-    world.job()
+    queue = upgrade.queue
+    queue.server()
+    queue.job()
     switched(upgrade)
-    world.client.flushdb()
+    queue.client.flushdb()
     if opened_first:
         open_index(upgrade.unaware)
     run_sweep("generation", upgrade.new.ports)
@@ -403,7 +403,7 @@ def test_an_empty_redis_opens_no_older_index(upgrade: Upgrade, opened_first: boo
 
 
 def test_an_open_index_of_an_older_layout_is_closed(upgrade: Upgrade) -> None:
-    upgrade.world.server()
+    upgrade.queue.server()
     switched(upgrade)
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).discard()
     open_index(upgrade.unaware)
@@ -420,7 +420,7 @@ def test_an_open_index_of_an_older_layout_is_closed(upgrade: Upgrade) -> None:
 
 
 def test_a_switch_begins_once_no_process_uses_the_old_index(upgrade: Upgrade) -> None:
-    upgrade.world.server()
+    upgrade.queue.server()
     upgrade.old.beat("old-gpu")
     upgrade.old.beat("old-sweeps", SWEEPS)
     upgrade.new.beat("new-gpu")
@@ -434,7 +434,7 @@ def test_a_switch_begins_once_no_process_uses_the_old_index(upgrade: Upgrade) ->
 
 
 def test_a_switch_does_not_begin_while_the_old_worker_restarts(upgrade: Upgrade) -> None:
-    upgrade.world.server()
+    upgrade.queue.server()
     upgrade.old.beat("old-sweeps", SWEEPS)
     upgrade.new.beat("new-gpu")
     for _ in range(3):
@@ -446,7 +446,7 @@ def test_a_switch_does_not_begin_while_the_old_worker_restarts(upgrade: Upgrade)
 
 
 def test_a_switch_does_not_begin_without_a_worker_of_the_new_layout(upgrade: Upgrade) -> None:
-    upgrade.world.server()
+    upgrade.queue.server()
     look(upgrade, seconds=60)
     assert not FleetIndex.objects.exists()
     upgrade.new.beat("new-gpu")
@@ -455,23 +455,23 @@ def test_a_switch_does_not_begin_without_a_worker_of_the_new_layout(upgrade: Upg
 
 
 def test_processes_without_heartbeats_are_detected_by_their_traces_in_redis(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server()
-    world.job()
-    lease = world.claim(worker="w1")
+    queue = upgrade.queue
+    queue.server()
+    queue.job()
+    lease = queue.claim(worker="w1")
     upgrade.new.beat("new-gpu")
     for _ in range(30):
         upgrade.unaware.expired()
         upgrade.unaware.renew("w1", [lease], [])
         look(upgrade, seconds=2)
     assert not FleetIndex.objects.exists()
-    world.clock.advance(LEASE_SECONDS + 1)
+    queue.clock.advance(LEASE_SECONDS + 1)
     look(upgrade, seconds=1)
     assert upgrade.row.layout == NEW
 
 
 def test_a_switch_to_an_unsupported_layout_is_cancelled(upgrade: Upgrade) -> None:
-    upgrade.world.server()
+    upgrade.queue.server()
     upgrade.begin()
     go_on_until_closed(upgrade)
     upgrade.new.beat("new-sweeps", SWEEPS)
@@ -486,8 +486,8 @@ def test_a_switch_to_an_unsupported_layout_is_cancelled(upgrade: Upgrade) -> Non
 
 def test_a_switch_of_a_removed_version_is_cancelled(upgrade: Upgrade) -> None:
     """Both versions were rolled back during their switch."""
-    upgrade.world.server()
-    upgrade.world.job()
+    upgrade.queue.server()
+    upgrade.queue.job()
     FleetIndex.objects.create(fleet=upgrade.fleet, layout=NEW, next_layout=NEW + 1, switch="a switch")
     upgrade.old.ports.layouts.refresh()
     for _ in range(40):
@@ -495,7 +495,7 @@ def test_a_switch_of_a_removed_version_is_cancelled(upgrade: Upgrade) -> None:
         upgrade.old.beat("old-sweeps", SWEEPS)
         sweep.sweep(upgrade.old.ports)
         run_sweep("generation", upgrade.old.ports)
-        upgrade.world.clock.advance(1)
+        upgrade.queue.clock.advance(1)
     assert (upgrade.row.layout, upgrade.row.next_layout) == (OLD, None)
     assert claim(upgrade.old.leases) is not None
 
@@ -504,10 +504,10 @@ def test_a_switch_of_a_removed_version_is_cancelled(upgrade: Upgrade) -> None:
 
 
 def test_a_worker_is_ready_once_the_index_is_closed_and_its_starts_are_committed(upgrade: Upgrade) -> None:
-    world = upgrade.world
-    world.server()
-    world.job()
-    lease = world.claim(written=False)
+    queue = upgrade.queue
+    queue.server()
+    queue.job()
+    lease = queue.claim(written=False)
     claims = ClaimsUnderWay()
     readiness = SwitchReadiness(upgrade.old.ports, lambda fleet: [lease.ref], claims)
     assert readiness.ready_switches() == {}
@@ -516,7 +516,7 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_its_starts_are_committed
     assert readiness.ready_switches() == {}  # the index is not closed
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
     assert readiness.ready_switches() == {}  # a start is not committed
-    world.start(lease)
+    queue.start(lease)
     with claims:
         assert readiness.ready_switches() == {}
     assert readiness.ready_switches() == {upgrade.fleet: switch}
@@ -567,4 +567,4 @@ def look(upgrade: Upgrade, *, seconds: int) -> None:
     """The new version's sweep process runs once per second."""
     for _ in range(seconds):
         sweep.sweep(upgrade.new.ports)
-        upgrade.world.clock.advance(1)
+        upgrade.queue.clock.advance(1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.queue_world import (
-    world,
+from tests.support.queue_harness import (
+    queue,
 )
 from tests.support.servers.health_server import gpu
 
-__all__ = ["gpu", "world"]
+__all__ = ["gpu", "queue"]

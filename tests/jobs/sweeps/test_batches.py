@@ -17,22 +17,22 @@ from jobs.models import Callback, Job
 from jobs.operations import jobs as job_operations
 from jobs.sweeps import deadlines, due_retries
 from jobs.sweeps.base import SweepCount
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 
-def due_retry(world: QueueWorld) -> Job:
-    now = world.clock.now()
-    return world.job(push=False, state=JobState.RETRYING.value, due_at=now)
+def due_retry(queue: QueueHarness) -> Job:
+    now = queue.clock.now()
+    return queue.job(push=False, state=JobState.RETRYING.value, due_at=now)
 
 
-def retry_to_cancel(world: QueueWorld) -> Job:
-    now = world.clock.now()
+def retry_to_cancel(queue: QueueHarness) -> Job:
+    now = queue.clock.now()
     fields = {"state": JobState.RETRYING.value, "due_at": now, "cancel_requested_at": now}
-    return world.job(push=False, callback_url="https://x.example/", **fields)
+    return queue.job(push=False, callback_url="https://x.example/", **fields)
 
 
-def past_deadline(world: QueueWorld) -> Job:
-    return world.job(deadline_at=world.clock.now(), callback_url="https://x.example/")
+def past_deadline(queue: QueueHarness) -> Job:
+    return queue.job(deadline_at=queue.clock.now(), callback_url="https://x.example/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Case:
     it."""
 
     sweep: Callable[..., SweepCount]
-    make: Callable[[QueueWorld], Job]
+    make: Callable[[QueueHarness], Job]
     move: str
     state: JobState
 
@@ -56,27 +56,27 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_share_transactions(world: QueueWorld, case: Case) -> None:
-    world.server()
-    jobs = [case.make(world).id for _ in range(10)]
+def test_rows_share_transactions(queue: QueueHarness, case: Case) -> None:
+    queue.server()
+    jobs = [case.make(queue).id for _ in range(10)]
     with CaptureQueriesContext(connection) as queries:
-        assert case.sweep(world.ports, batch=4) == SweepCount(10, 10)
+        assert case.sweep(queue.ports, batch=4) == SweepCount(10, 10)
     assert [query["sql"].split()[0] for query in queries.captured_queries].count("RELEASE") == 3, (
         "transactions"
     )
     assert set(Job.objects.values_list("state", flat=True)) == {case.state.value}
-    assert sorted(world.announced) == sorted(jobs)
-    assert sorted(world.callbacks) == sorted(Callback.objects.values_list("id", flat=True))
-    assert sum(world.leases.depth("m").waiting.values()) == (10 if case.state is JobState.QUEUED else 0)
+    assert sorted(queue.announced) == sorted(jobs)
+    assert sorted(queue.callbacks) == sorted(Callback.objects.values_list("id", flat=True))
+    assert sum(queue.leases.depth("m").waiting.values()) == (10 if case.state is JobState.QUEUED else 0)
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), OperationalError("malformed JSON")])
 @pytest.mark.parametrize("case", CASES)
 def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
-    world: QueueWorld, monkeypatch: pytest.MonkeyPatch, case: Case, error: Exception
+    queue: QueueHarness, monkeypatch: pytest.MonkeyPatch, case: Case, error: Exception
 ) -> None:
-    world.server()
-    first, bad, last = (case.make(world).id for _ in range(3))
+    queue.server()
+    first, bad, last = (case.make(queue).id for _ in range(3))
     real = getattr(transitions, case.move)
 
     def moved(job_id: str, *rest: Any, **named: Any) -> Any:
@@ -85,16 +85,16 @@ def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
         return real(job_id, *rest, **named)
 
     monkeypatch.setattr(transitions, case.move, moved)
-    assert case.sweep(world.ports) == SweepCount(3, 2, 1)
+    assert case.sweep(queue.ports) == SweepCount(3, 2, 1)
     assert set(Job.objects.filter(state=case.state.value).values_list("id", flat=True)) == {first, last}
-    assert sorted(world.announced) == sorted([first, last])
+    assert sorted(queue.announced) == sorted([first, last])
 
 
 def test_a_ticket_that_cannot_be_removed_delays_only_its_own_job(
-    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.server()
-    first, bad, last = (past_deadline(world).id for _ in range(3))
+    queue.server()
+    first, bad, last = (past_deadline(queue).id for _ in range(3))
     real = job_operations.remove_tickets
 
     def take(job: Job, *rest: Any) -> bool:
@@ -103,17 +103,17 @@ def test_a_ticket_that_cannot_be_removed_delays_only_its_own_job(
         return real(job, *rest)
 
     monkeypatch.setattr(deadlines, "remove_tickets", take)
-    assert deadlines.sweep(world.ports) == SweepCount(3, 2, 1)
+    assert deadlines.sweep(queue.ports) == SweepCount(3, 2, 1)
     assert set(Job.objects.filter(state="failed").values_list("id", flat=True)) == {first, last}
 
 
 @pytest.mark.database
 def test_a_busy_database_is_not_tried_for_each_row(
-    world: QueueWorld, monkeypatch: pytest.MonkeyPatch
+    queue: QueueHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.server()
+    queue.server()
     for _ in range(3):
-        due_retry(world)
+        due_retry(queue)
     calls: list[str] = []
 
     def busy(job_id: str, now: datetime) -> Job | None:
@@ -121,21 +121,21 @@ def test_a_busy_database_is_not_tried_for_each_row(
         raise OperationalError("database is locked")
 
     monkeypatch.setattr(transitions, "queue_retry", busy)
-    assert due_retries.sweep(world.ports) == SweepCount(3, 0, 3)
+    assert due_retries.sweep(queue.ports) == SweepCount(3, 0, 3)
     assert len(calls) == 1
-    assert not world.announced
+    assert not queue.announced
 
 
 @pytest.mark.database
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_locked_in_the_order_of_their_jobs(
-    world: QueueWorld, monkeypatch: pytest.MonkeyPatch, case: Case
+    queue: QueueHarness, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     """The same order as in group commits; another order could deadlock."""
-    world.server()
-    jobs = [case.make(world).id for _ in range(5)]
+    queue.server()
+    jobs = [case.make(queue).id for _ in range(5)]
     for number, job_id in enumerate(reversed(jobs)):
-        at = world.clock.now() - timedelta(seconds=60 - number)
+        at = queue.clock.now() - timedelta(seconds=60 - number)
         due = "deadline_at" if case.state is JobState.FAILED else "due_at"
         Job.objects.filter(id=job_id).update(**{due: at})
     calls: list[str] = []
@@ -146,5 +146,5 @@ def test_rows_are_locked_in_the_order_of_their_jobs(
         return real(job_id, *rest, **named)
 
     monkeypatch.setattr(transitions, case.move, moved)
-    assert case.sweep(world.ports) == SweepCount(5, 5)
+    assert case.sweep(queue.ports) == SweepCount(5, 5)
     assert calls == sorted(jobs)

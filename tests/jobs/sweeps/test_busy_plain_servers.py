@@ -25,7 +25,7 @@ from jobs.transitions import End
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient  # noqa: F401
 from tests.support.by_process import run_sweep
 from tests.support.ports import free_port
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 from tests.support.servers.plain_server import PlainServer
 from tests.support.servers.raw_server import RawServer, Visit
 from tests.support.waiting import wait_for
@@ -88,84 +88,86 @@ class Answers:
 
 
 @pytest.fixture
-def answers(world: QueueWorld) -> Iterator[Answers]:
+def answers(queue: QueueHarness) -> Iterator[Answers]:
     """Probe the one server, which was found to be a plain one and is silent now."""
     answers = Answers()
     with RawServer(answers) as raw:
-        world.server(url=raw.url)
-        judge(world)
+        queue.server(url=raw.url)
+        judge(queue)
         assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
         answers.listens = False
         yield answers
 
 
-def judge(world: QueueWorld) -> bool | None:
-    assert run_sweep("lock_sync", world.ports).failed == 0
+def judge(queue: QueueHarness) -> bool | None:
+    assert run_sweep("lock_sync", queue.ports).failed == 0
     return Server.objects.get().healthy
 
 
-def end(world: QueueWorld, lease: Lease) -> None:
+def end(queue: QueueHarness, lease: Lease) -> None:
     ending = Ending(ServerFailed())
     transitions.end_attempt(
-        End(lease.job_id, lease.attempt_id, 1, lease.slot, ending, RetryPolicy(), world.clock.now())
+        End(lease.job_id, lease.attempt_id, 1, lease.slot, ending, RetryPolicy(), queue.clock.now())
     )
 
 
-def test_a_plain_server_is_probed_again_after_its_run(world: QueueWorld, answers: Answers) -> None:
-    job = world.job()
-    lease = world.claim()
-    assert judge(world) is True
-    world.clock.advance(1)
-    end(world, lease)
-    world.release(lease, ReleaseMode.FREE)
+def test_a_plain_server_is_probed_again_after_its_run(queue: QueueHarness, answers: Answers) -> None:
+    job = queue.job()
+    lease = queue.claim()
+    assert judge(queue) is True
+    queue.clock.advance(1)
+    end(queue, lease)
+    queue.release(lease, ReleaseMode.FREE)
     assert not Attempt.objects.filter(job=job, state__in=Attempt.LIVE).exists()
-    assert judge(world) is False
+    assert judge(queue) is False
     assert "timeout" in Server.objects.get().last_error
     answers.listens = True
-    assert judge(world) is True
+    assert judge(queue) is True
 
 
 def test_a_run_that_began_and_ended_during_the_probe_excuses_the_timeout(
-    world: QueueWorld, answers: Answers
+    queue: QueueHarness, answers: Answers
 ) -> None:
-    world.job()
-    asked_at = world.clock.now()
-    lease = world.claim()
-    end(world, lease)
+    queue.job()
+    asked_at = queue.clock.now()
+    lease = queue.claim()
+    end(queue, lease)
     health = probe(Server.objects.get())
     assert lock_sync._is_busy(lock_sync._Answer(Server.objects.get(), health, asked_at, had_run=False))
     later = asked_at + timedelta(seconds=1)
     assert not lock_sync._is_busy(lock_sync._Answer(Server.objects.get(), health, later, had_run=False))
 
 
-def test_without_redis_a_server_with_a_run_still_counts_as_busy(world: QueueWorld, answers: Answers) -> None:
-    world.job()
-    world.claim()
-    world.redis_is_gone = True
-    run_sweep("lock_sync", world.ports)
+def test_without_redis_a_server_with_a_run_still_counts_as_busy(
+    queue: QueueHarness, answers: Answers
+) -> None:
+    queue.job()
+    queue.claim()
+    queue.redis_is_gone = True
+    run_sweep("lock_sync", queue.ports)
     assert Server.objects.get().healthy is True
 
 
-def test_a_silent_server_with_a_health_endpoint_is_unhealthy(world: QueueWorld, answers: Answers) -> None:
+def test_a_silent_server_with_a_health_endpoint_is_unhealthy(queue: QueueHarness, answers: Answers) -> None:
     Server.objects.update(tells_health=True)
-    world.job()
-    world.claim()
-    assert judge(world) is False
+    queue.job()
+    queue.claim()
+    assert judge(queue) is False
 
 
-def test_a_refused_connection_is_unhealthy_even_during_a_run(world: QueueWorld) -> None:
-    world.server(url=f"http://127.0.0.1:{free_port()}/run")
+def test_a_refused_connection_is_unhealthy_even_during_a_run(queue: QueueHarness) -> None:
+    queue.server(url=f"http://127.0.0.1:{free_port()}/run")
     Server.objects.update(healthy=True, tells_health=False)
-    world.job()
-    world.claim()
-    assert judge(world) is False
+    queue.job()
+    queue.claim()
+    assert judge(queue) is False
     assert probe(Server.objects.get()).refused
 
 
-def test_a_full_accept_queue_counts_as_a_timeout(world: QueueWorld) -> None:
+def test_a_full_accept_queue_counts_as_a_timeout(queue: QueueHarness) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
-        world.server(url=f"http://127.0.0.1:{address[1]}/run")
+        queue.server(url=f"http://127.0.0.1:{address[1]}/run")
         Server.objects.update(healthy=True, tells_health=False)
         waiting = [socket.socket() for _ in range(4)]
         for sock in waiting:
@@ -175,20 +177,20 @@ def test_a_full_accept_queue_counts_as_a_timeout(world: QueueWorld) -> None:
             health = probe(Server.objects.get())
             assert (health.timed_out, health.refused) == (True, False)
             assert health.error.startswith("connect: "), "the connection was refused"
-            world.job()
-            world.claim()
-            assert judge(world) is True
+            queue.job()
+            queue.claim()
+            assert judge(queue) is True
         finally:
             for sock in waiting:
                 sock.close()
 
 
 def test_doctor_reports_no_outdated_health_during_a_run(patient: Patient) -> None:  # noqa: F811
-    long_ago = patient.world.clock.now() - timedelta(hours=1)
+    long_ago = patient.queue.clock.now() - timedelta(hours=1)
     Server.objects.update(tells_health=False, checked_at=long_ago)
     assert "server gpu-1" in patient.ill()
-    patient.world.job()
-    patient.world.claim()
+    patient.queue.job()
+    patient.queue.claim()
     assert "server gpu-1" not in patient.ill()
     Server.objects.update(tells_health=True)
     assert "server gpu-1" in patient.ill()

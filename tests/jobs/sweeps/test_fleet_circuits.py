@@ -23,7 +23,7 @@ from jobs.ports import Ports, after_seconds
 from jobs.sweeps.fleet_circuits import with_fleet_circuits
 from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
-from tests.support.queue_world import QueueWorld, open_index
+from tests.support.queue_harness import QueueHarness, open_index
 
 LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0
 SLOWER = 2.0
@@ -137,8 +137,8 @@ def test_a_fleet_that_answers_again_is_swept_again(valkey: EmbeddedValkey, fleet
 class Asked:
     """The lease layer hangs once; then the background probe fails, or its timer can't be started."""
 
-    def __init__(self, world: QueueWorld) -> None:
-        self._clock, self._hangs = world.clock, True
+    def __init__(self, queue: QueueHarness) -> None:
+        self._clock, self._hangs = queue.clock, True
 
     def expired(self, _: int) -> list[str]:
         if self._hangs:
@@ -153,15 +153,15 @@ class Asked:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("has_timers", [True, False])
-def test_a_failing_probe_does_not_keep_a_circuit_open(world: QueueWorld, has_timers: bool) -> None:
-    calls, later = Asked(world), list[Callable[[], None]]()
+def test_a_failing_probe_does_not_keep_a_circuit_open(queue: QueueHarness, has_timers: bool) -> None:
+    calls, later = Asked(queue), list[Callable[[], None]]()
 
     def after(seconds: float, work: Callable[[], None]) -> None:
         if not has_timers:
             raise RuntimeError("can't start new thread")
         later.append(work)
 
-    ports = with_fleet_circuits(replace(world.ports, leases=lambda _: cast(Leases, calls), after=after))
+    ports = with_fleet_circuits(replace(queue.ports, leases=lambda _: cast(Leases, calls), after=after))
     with pytest.raises(LeasingUnavailable):
         ports.leases("far").expired(1)
     for work in later:

@@ -18,48 +18,48 @@ from jobs.models import Callback, Job, Tenant
 from jobs.operations import jobs
 from jobs.sweeps import long_waits
 from jobs.transitions import End
-from tests.support.queue_world import QueueWorld, attempt_of
+from tests.support.queue_harness import QueueHarness, attempt_of
 
 MINUTE = timedelta(seconds=60)
 
 
-def waiting(world: QueueWorld, **fields: Any) -> Job:
-    return world.job(queue_deadline_at=world.clock.now() + MINUTE, **fields)
+def waiting(queue: QueueHarness, **fields: Any) -> Job:
+    return queue.job(queue_deadline_at=queue.clock.now() + MINUTE, **fields)
 
 
-def test_a_job_fails_after_its_longest_wait_and_leaves_the_queue(world: QueueWorld) -> None:
-    world.server()
+def test_a_job_fails_after_its_longest_wait_and_leaves_the_queue(queue: QueueHarness) -> None:
+    queue.server()
     ModelConfig.objects.update(max_queued_seconds=60)
-    job = waiting(world, callback_url="https://x.example/")
-    world.clock.advance(59)
-    assert long_waits.sweep(world.ports).looked == 0
-    world.clock.advance(2)
-    assert long_waits.sweep(world.ports).repaired == 1
+    job = waiting(queue, callback_url="https://x.example/")
+    queue.clock.advance(59)
+    assert long_waits.sweep(queue.ports).looked == 0
+    queue.clock.advance(2)
+    assert long_waits.sweep(queue.ports).repaired == 1
     job.refresh_from_db()
     assert (job.state, job.error_code) == (JobState.FAILED, "max_queued_exceeded")
     assert "60 s (max_queued_seconds)" in job.error_message
-    assert world.leases.has_tickets("m", [job.ticket]) == [False]
-    assert world.callbacks == [Callback.objects.get(job=job).id]
+    assert queue.leases.has_tickets("m", [job.ticket]) == [False]
+    assert queue.callbacks == [Callback.objects.get(job=job).id]
 
 
-def test_the_message_names_the_limit_that_the_job_came_with(world: QueueWorld) -> None:
-    world.server()
+def test_the_message_names_the_limit_that_the_job_came_with(queue: QueueHarness) -> None:
+    queue.server()
     ModelConfig.objects.update(max_queued_seconds=5)
-    job = waiting(world)
-    world.clock.advance(61)
-    assert long_waits.sweep(world.ports).repaired == 1
+    job = waiting(queue)
+    queue.clock.advance(61)
+    assert long_waits.sweep(queue.ports).repaired == 1
     job.refresh_from_db()
     assert job.error_message == "The job waited longer than its limit of 60 s (max_queued_seconds)."
 
 
 @pytest.mark.database
-def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: QueueWorld) -> None:
-    world.server()
-    job = waiting(world)
-    world.clock.advance(50)
-    lease = world.claim()
-    world.clock.advance(600)
-    assert long_waits.sweep(world.ports).looked == 0
+def test_a_running_job_is_left_alone_and_running_time_is_no_wait(queue: QueueHarness) -> None:
+    queue.server()
+    job = waiting(queue)
+    queue.clock.advance(50)
+    lease = queue.claim()
+    queue.clock.advance(600)
+    assert long_waits.sweep(queue.ports).looked == 0
     end = End(
         job.id,
         lease.attempt_id,
@@ -67,50 +67,50 @@ def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: QueueWor
         lease.slot,
         Ending(ServerLost("gone")),
         RetryPolicy(),
-        world.clock.now(),
+        queue.clock.now(),
     )
     assert transitions.end_attempt(end).won
     job.refresh_from_db()
-    assert job.queue_deadline_at == world.clock.now() + timedelta(seconds=10), "the job had waited for 50 s"
-    world.clock.advance(11)
-    assert long_waits.sweep(world.ports).repaired == 1
+    assert job.queue_deadline_at == queue.clock.now() + timedelta(seconds=10), "the job had waited for 50 s"
+    queue.clock.advance(11)
+    assert long_waits.sweep(queue.ports).repaired == 1
     job.refresh_from_db()
     assert job.error_code == "max_queued_exceeded"
     assert "its limit of 60 s" in job.error_message, "the run time is subtracted"
 
 
-def test_a_retried_dead_letter_gets_a_new_queue_deadline(world: QueueWorld) -> None:
-    world.server()
+def test_a_retried_dead_letter_gets_a_new_queue_deadline(queue: QueueHarness) -> None:
+    queue.server()
     ModelConfig.objects.update(max_queued_seconds=60)
-    job = waiting(world)
-    world.clock.advance(61)
-    long_waits.sweep(world.ports)
-    jobs.retry_dead_letter(job.id, ports=world.ports, by="ops")
+    job = waiting(queue)
+    queue.clock.advance(61)
+    long_waits.sweep(queue.ports)
+    jobs.retry_dead_letter(job.id, ports=queue.ports, by="ops")
     job.refresh_from_db()
-    assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, world.clock.now() + MINUTE)
+    assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, queue.clock.now() + MINUTE)
 
 
 @pytest.mark.database
-def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(world: QueueWorld) -> None:
+def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(queue: QueueHarness) -> None:
     """The older version opens a round and keeps the queue deadline of the previous one."""
-    world.server()
+    queue.server()
     ModelConfig.objects.update(max_queued_seconds=60)
-    job = waiting(world)
-    world.clock.advance(1000)
-    now = world.clock.now()
+    job = waiting(queue)
+    queue.clock.advance(1000)
+    now = queue.clock.now()
     Job.objects.filter(id=job.id).update(round=2, place_us=int(now.timestamp() * 1_000_000))
-    assert long_waits.sweep(world.ports).repaired == 1
+    assert long_waits.sweep(queue.ports).repaired == 1
     job.refresh_from_db()
     assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, now + MINUTE)
-    world.clock.advance(61)
-    long_waits.sweep(world.ports)
+    queue.clock.advance(61)
+    long_waits.sweep(queue.ports)
     assert Job.objects.get(id=job.id).state == JobState.FAILED
 
 
-def test_a_job_of_an_older_version_has_no_queue_deadline(world: QueueWorld) -> None:
-    job = world.job(push=False)
-    world.clock.advance(10_000_000)
-    assert long_waits.sweep(world.ports).looked == 0
+def test_a_job_of_an_older_version_has_no_queue_deadline(queue: QueueHarness) -> None:
+    job = queue.job(push=False)
+    queue.clock.advance(10_000_000)
+    assert long_waits.sweep(queue.ports).looked == 0
     job.refresh_from_db()
     assert job.state == JobState.QUEUED
 
@@ -128,29 +128,29 @@ def test_a_job_of_an_older_version_has_no_queue_deadline(world: QueueWorld) -> N
     ],
 )
 def test_the_lower_limit_of_model_and_tenant_applies_else_the_setting(
-    world: QueueWorld,
+    queue: QueueHarness,
     settings: Any,
     own: tuple[float | None, float | None],
     setting: float,
     expected: float | None,
 ) -> None:
     model, tenant = own
-    world.server()
+    queue.server()
     ModelConfig.objects.update(max_queued_seconds=model)
     Tenant.objects.update(max_queued_seconds=tenant)
-    world.ports.limit_caches.clear()
+    queue.ports.limit_caches.clear()
     settings.DISPATCHER = replace(settings.DISPATCHER, max_queued_seconds=setting)
-    assert max_queued_seconds(world.tenant.pk, "m", world.ports) == expected
-    start = world.clock.now()
-    at = queue_deadline(world.tenant.pk, "m", start, world.ports)
+    assert max_queued_seconds(queue.tenant.pk, "m", queue.ports) == expected
+    start = queue.clock.now()
+    at = queue_deadline(queue.tenant.pk, "m", start, queue.ports)
     assert at == (None if expected is None else start + timedelta(seconds=expected))
 
 
-def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(world: QueueWorld) -> None:
-    world.server()
-    job = world.job()
+def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(queue: QueueHarness) -> None:
+    queue.server()
+    job = queue.job()
     for number in range(1, 4):
-        lease = world.claim()
+        lease = queue.claim()
         end = End(
             job.id,
             lease.attempt_id,
@@ -158,19 +158,19 @@ def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(world: Queu
             lease.slot,
             Ending(RunFailed(f"no weights after {number} s")),
             RetryPolicy(),
-            world.clock.now(),
+            queue.clock.now(),
         )
         assert transitions.end_attempt(end).won
-        world.release(lease)
-        world.leases.confirm_ends([lease.ref])
+        queue.release(lease)
+        queue.leases.confirm_ends([lease.ref])
         job.refresh_from_db()
         assert (job.error_code, job.same_failures) == ("run_failed", number)
         if number < 3:
             assert job.state == JobState.RETRYING
-            world.clock.advance(40)
-            requeued = transitions.queue_retry(job.id, world.clock.now())
+            queue.clock.advance(40)
+            requeued = transitions.queue_retry(job.id, queue.clock.now())
             assert requeued is not None
-            world.leases.push("m", [requeued.ticket])
+            queue.leases.push("m", [requeued.ticket])
     assert (job.state, job.tries) == (JobState.FAILED, 3)
     assert "3 times in a row" in job.error_message
     assert attempt_of(job).number == 3

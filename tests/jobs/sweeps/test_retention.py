@@ -27,7 +27,7 @@ from jobs.reports.rollups import CURSOR
 from jobs.sweeps import retention
 from tests.support.factories import create_jobs
 from tests.support.fakes import START, WrongClocks
-from tests.support.queue_world import NoRedis, VirtualClock
+from tests.support.queue_harness import NoRedis, VirtualClock
 
 pytestmark = pytest.mark.django_db
 

@@ -135,10 +135,10 @@ def test_the_cursor_row_is_not_reported_as_a_sweep() -> None:
 
 def test_an_idle_run_costs_few_queries(django_assert_max_num_queries: Callable[..., object]) -> None:
     Lives().play(3)
-    sweeper, world = RollupsSweep(AtOnce()), make_ports(clock=ManualClock(START))
-    sweeper(world)
+    sweeper, ports = RollupsSweep(AtOnce()), make_ports(clock=ManualClock(START))
+    sweeper(ports)
     with django_assert_max_num_queries(6):  # type: ignore[attr-defined]
-        sweeper(world)
+        sweeper(ports)
 
 
 @pytest.mark.database

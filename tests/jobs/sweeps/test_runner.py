@@ -18,7 +18,7 @@ from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
 from tests.support.fakes import WrongClocks
-from tests.support.queue_world import NoRedis, VirtualClock
+from tests.support.queue_harness import NoRedis, VirtualClock
 from tests.support.waiting import wait_for
 
 

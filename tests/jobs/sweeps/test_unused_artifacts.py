@@ -31,7 +31,7 @@ from jobs.sweeps import unknown_objects, unused_artifacts
 from jobs.sweeps.base import sweep_ages
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import WrongClocks
-from tests.support.queue_world import NoRedis, VirtualClock
+from tests.support.queue_harness import NoRedis, VirtualClock
 
 pytestmark = pytest.mark.django_db
 HOUR = 3600.0

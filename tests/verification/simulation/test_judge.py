@@ -9,13 +9,13 @@ import pytest
 from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases
-from tests.support.queue_world import QueueWorld, world
+from tests.support.queue_harness import QueueHarness, queue
 from verification.simulation import world as simulated
 from verification.simulation.database import Forgotten
 from verification.simulation.judge import blamed
 from verification.simulation.scheduler import Process
 
-__all__ = ["world"]
+__all__ = ["queue"]
 
 pytestmark = pytest.mark.django_db
 
@@ -28,10 +28,10 @@ class Known:
 
 
 @pytest.mark.parametrize("verdict", expired_leases.LOSS_MESSAGES)
-def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: QueueWorld, verdict: str) -> None:
-    world.server()
-    world.job()
-    lease = world.claim()
+def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(queue: QueueHarness, verdict: str) -> None:
+    queue.server()
+    queue.job()
+    lease = queue.claim()
     worker = Process(Attempt.objects.get().worker)
     at = simulated.START
     Attempt.objects.update(state=AttemptState.LOST, error_message=verdict, finished_at=at)

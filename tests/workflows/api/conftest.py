@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.api_world import acme, operator, other, world, zimg
+from tests.support.api_harness import acme, api, operator, other, zimg
 
-__all__ = ["acme", "operator", "other", "world", "zimg"]
+__all__ = ["acme", "api", "operator", "other", "zimg"]

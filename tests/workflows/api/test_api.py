@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.factories import make_job, make_model
 from tests.support.workflow_api import A_MODEL, FILM, advance, post, put, start
 from workflows.api import nodes, run_control
@@ -137,10 +137,10 @@ def test_a_path_that_no_result_of_the_model_has_is_refused(acme: Account) -> Non
 
 
 @pytest.mark.database
-def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: ApiWorld) -> None:
+def test_a_run_goes_from_its_start_to_an_answer(acme: Account, api: ApiHarness) -> None:
     put(acme)
     run_id = start(acme, tags=["demo"], priority=2)
-    advance(world, run_id)
+    advance(api, run_id)
     run = acme.client.get(f"/api/v1/runs/{run_id}").json()
     assert (run["status"], run["waiting_for"], run["counts"]) == ("running", ["best"], {"running": 2})
     job = Job.objects.get()
@@ -158,13 +158,13 @@ def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: ApiWorld) 
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "z"}).status_code == 422
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "a"}).status_code == 200
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "b"}).status_code == 409
-    advance(world, run_id)
+    advance(api, run_id)
     nodes = acme.client.get(f"/api/v1/runs/{run_id}/nodes", {"state": "completed"}).json()["results"]
     assert [(node["key"], node["output"]) for node in nodes] == [("best", "a")]
     assert post(acme, f"runs/{run_id}/restart").status_code == 409
     assert post(acme, f"runs/{run_id}/cancel").status_code == 202
     for _ in range(2):
-        advance(world, run_id)
+        advance(api, run_id)
     assert acme.client.get("/api/v1/runs", {"status": "cancelled"}).json()["results"][0]["run_id"] == run_id
     assert post(acme, f"runs/{run_id}/restart", {"nodes": ["nope"]}).status_code == 422
     assert post(acme, f"runs/{run_id}/restart", {"nodes": ["image"]}).json()["round"] == 2
@@ -221,7 +221,7 @@ def test_a_tenant_has_so_many_workflows_and_versions_at_most(acme: Account, sett
     assert put(acme, {**FILM, "output": 1}).status_code == 200, "what is stored stays available"
 
 
-def test_a_run_takes_the_tokens_of_all_its_nodes_at_once(acme: Account, world: ApiWorld) -> None:
+def test_a_run_takes_the_tokens_of_all_its_nodes_at_once(acme: Account, api: ApiHarness) -> None:
     acme.tenant.submits_per_second, acme.tenant.submit_burst = 0.001, 4
     acme.tenant.save()
     put(acme)  # two nodes: three tokens
@@ -258,15 +258,15 @@ def test_a_run_that_retention_removes_while_it_is_erased_is_unknown(
 
 
 @pytest.mark.database
-def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: ApiWorld) -> None:
+def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, api: ApiHarness) -> None:
     put(acme, {"nodes": {"best": {"timer": {"seconds": 1}}}})
     run_id = start(acme)
     assert other.client.delete(f"/api/v1/runs/{run_id}/data").status_code == 404
     answer = acme.client.delete(f"/api/v1/runs/{run_id}/data")
     assert (answer.status_code, answer.json()["code"]) == (409, "run_not_over")
     post(acme, f"runs/{run_id}/cancel")
-    advance(world, run_id)
-    Run.objects.update(state="cancelled", finished_at=world.ports.clock.now())
+    advance(api, run_id)
+    Run.objects.update(state="cancelled", finished_at=api.ports.clock.now())
     answer = acme.client.delete(f"/api/v1/runs/{run_id}/data")
     assert answer.status_code == 200
     assert answer.json()["erased_at"]
@@ -277,11 +277,11 @@ def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, 
 
 @pytest.mark.database
 def test_another_tenants_workflows_and_runs_do_not_exist(
-    acme: Account, other: Account, operator: Account, world: ApiWorld
+    acme: Account, other: Account, operator: Account, api: ApiHarness
 ) -> None:
     put(acme)
     run_id = start(acme)
-    advance(world, run_id)
+    advance(api, run_id)
     paths = ["workflows/film", f"runs/{run_id}", f"runs/{run_id}/nodes"]
     assert {other.client.get(f"/api/v1/{path}").status_code for path in paths} == {404}
     actions = ["cancel", "pause", "resume", "restart", "waits/best"]
@@ -304,22 +304,22 @@ def test_a_key_without_the_scope_may_not(acme: Account) -> None:
 
 
 @pytest.mark.database
-def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: ApiWorld) -> None:
+def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, api: ApiHarness) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}}}})
     ids = [start(acme, inputs=None) for _ in range(2)]
     for run_id in ids:
-        advance(world, run_id)
+        advance(api, run_id)
     assert post(acme, "signals/paid", {"body": 1, "run_id": ids[0]}).json() == {"taken": 1}
     assert post(acme, "signals/paid", {"body": 2}).json() == {"taken": 1}
     assert post(acme, "signals/paid").json() == {"taken": 0}
     for run_id in ids:
-        advance(world, run_id)
+        advance(api, run_id)
     assert sorted(Node.objects.values_list("output", flat=True)) == [1, 2]
 
 
-def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, world: ApiWorld) -> None:
+def test_a_name_that_no_signal_has_is_taken_by_none(acme: Account, api: ApiHarness) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "p" * 64}}}})
-    advance(world, start(acme, inputs=None))
+    advance(api, start(acme, inputs=None))
     for name in ("%00", "a%00b", "%FF", "p" * 65):
         answer = post(acme, f"signals/{name}")
         assert (answer.status_code, answer.json()) == (200, {"taken": 0}), name
@@ -337,13 +337,13 @@ def test_an_unknown_id_is_not_found(acme: Account, path: str) -> None:
 
 @pytest.mark.database
 def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
-    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(acme, {"nodes": {"a": {"model": "zimg", "payload": {}, "map": {"count": 20}}}})
     run_id = start(acme, inputs=None)
-    advance(world, run_id)
-    Node.objects.exclude(job_id=None).update(state="completed", finished_at=world.clock.now())
-    Job.objects.update(state="completed", finished_at=world.clock.now(), result={"text": "x" * 1_000})
+    advance(api, run_id)
+    Node.objects.exclude(job_id=None).update(state="completed", finished_at=api.clock.now())
+    Job.objects.update(state="completed", finished_at=api.clock.now(), result={"text": "x" * 1_000})
     monkeypatch.setattr(nodes, "PAGE_BYTES", 4_500)
     url: str | None = f"/api/v1/runs/{run_id}/nodes?limit=200"
     found, sizes = [], []
@@ -362,17 +362,17 @@ def test_a_page_of_long_outputs_ends_early_and_the_next_one_goes_on(
 
 @pytest.mark.database
 def test_runs_are_filtered_and_sub_runs_name_their_parent(
-    acme: Account, operator: Account, world: ApiWorld
+    acme: Account, operator: Account, api: ApiHarness
 ) -> None:
     ask = {"nodes": {"ask": {"human": {"title": "?", "choose_from": [1]}}}}
     put(acme, ask, "child")
     put(acme, {"nodes": {"sub": {"workflow": "child"}}}, "above")
     above = post(acme, "workflows/above/runs", {"tags": ["night", "a"]}).json()["run_id"]
     alone = post(acme, "workflows/child/runs", {"tags": ["nightly"]}).json()["run_id"]
-    advance(world, above)
+    advance(api, above)
     (below,) = Run.objects.filter(parent_node__run=above).values_list("id", flat=True)
     for one in (below, alone):
-        advance(world, one)
+        advance(api, one)
 
     def found(query: str) -> set[str]:
         answer = acme.client.get(f"/api/v1/runs?{query}")
@@ -397,8 +397,8 @@ def test_runs_are_filtered_and_sub_runs_name_their_parent(
     assert found("paused=false") == {above}
     post(acme, f"runs/{alone}/cancel")
     for _ in range(3):
-        cancelling_runs(world.ports)
-        advance(world, alone)
+        cancelling_runs(api.ports)
+        advance(api, alone)
     ended = acme.client.get(f"/api/v1/runs/{alone}").json()
     assert (ended["status"], ended["paused"]) == ("cancelled", False), "a pause ends with the run"
     assert (found("paused=true"), found("waiting=true")) == (set(), {below})
@@ -420,12 +420,12 @@ def test_a_misspelt_filter_of_runs_is_refused(acme: Account, query: str) -> None
     ), answer.json()
 
 
-def test_a_page_of_runs_takes_few_queries(acme: Account, world: ApiWorld) -> None:
+def test_a_page_of_runs_takes_few_queries(acme: Account, api: ApiHarness) -> None:
     put(acme, {"nodes": {"x": {"signal": {"name": "go"}}}}, "child")
     put(acme, {"nodes": {"sub": {"workflow": "child", "map": {"count": 5}}}}, "above")
     above = post(acme, "workflows/above/runs").json()["run_id"]
-    advance(world, above)
-    advance(world, above)
+    advance(api, above)
+    advance(api, above)
     with CaptureQueriesContext(
         connection,
     ) as queries:
@@ -434,24 +434,24 @@ def test_a_page_of_runs_takes_few_queries(acme: Account, world: ApiWorld) -> Non
     assert len([one for one in queries if "workflows_node" in one["sql"]]) == 1
 
 
-def test_an_answer_is_compared_as_json(acme: Account, world: ApiWorld) -> None:
+def test_an_answer_is_compared_as_json(acme: Account, api: ApiHarness) -> None:
     put(acme, {"nodes": {"best": {"human": {"title": "?", "choose_from": [1, 0]}}}})
     run_id = start(acme, inputs=None)
-    advance(world, run_id)
+    advance(api, run_id)
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": True}).status_code == 422
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": 1}).status_code == 200
 
 
 @pytest.mark.database
-def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: ApiWorld) -> None:
+def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, api: ApiHarness) -> None:
     put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}, "map": {"count": 40}}}})
     run_id = start(acme, inputs=None)
-    advance(world, run_id)
-    advance(world, run_id)
+    advance(api, run_id)
+    advance(api, run_id)
     with CaptureQueriesContext(connection) as queries:
         assert post(acme, "signals/paid", {"body": 2}).json() == {"taken": 40}
     assert len(queries) < 25
-    advance(world, run_id)
+    advance(api, run_id)
     assert Node.objects.get(key="paid").output == [2] * 40
 
 
@@ -466,13 +466,13 @@ def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: Api
         {"until": "9999-12-31T00:00:00Z"},
     ],
 )
-def test_a_timer_without_a_time_fails(acme: Account, world: ApiWorld, timer: dict[str, Any]) -> None:
+def test_a_timer_without_a_time_fails(acme: Account, api: ApiHarness, timer: dict[str, Any]) -> None:
     ((part, value),) = timer.items()
     refused = put(acme, {"nodes": {"pause": {"timer": timer}}})
     assert [error["code"] for error in refused.json()["errors"]] == ["invalid_timer"]
     put(acme, {"nodes": {"pause": {"timer": {part: {"$ref": "inputs.time"}}}}})
     run_id = start(acme, inputs={"time": value})
-    advance(world, run_id)
+    advance(api, run_id)
     assert Node.objects.get().code == "invalid_timer"
 
 

@@ -11,7 +11,7 @@ from django.db import connection
 
 from gpus.models import AuditEntry
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.factories import make_model
 from tests.support.workflow_api import FILM, advance, post, put, start
 from workflows.metrics import collect
@@ -31,7 +31,7 @@ def run_inline(account: Account, definition: Any = NAMED, *, key: str | None = N
 
 
 @pytest.mark.database
-def test_a_definition_runs_without_being_stored_under_its_name(acme: Account, world: ApiWorld) -> None:
+def test_a_definition_runs_without_being_stored_under_its_name(acme: Account, api: ApiHarness) -> None:
     put(acme, {**FILM, "output": 1})
     first, again = run_inline(acme), run_inline(acme, tags=["a"], priority=2)
     assert [first.status_code, again.status_code] == [202, 202]
@@ -46,9 +46,9 @@ def test_a_definition_runs_without_being_stored_under_its_name(acme: Account, wo
     found = acme.client.get("/api/v1/runs", {"workflow": "_film"}).json()["results"]
     assert len(found) == 3
     run_id = first.json()["run_id"]
-    advance(world, run_id)
+    advance(api, run_id)
     post(acme, f"runs/{run_id}/waits/best", {"answer": "b"})
-    advance(world, run_id)
+    advance(api, run_id)
     assert acme.client.get(f"/api/v1/runs/{run_id}").json()["counts"] == {"completed": 1, "running": 1}
 
 
@@ -118,7 +118,7 @@ def test_a_run_takes_the_tokens_of_its_nodes(acme: Account) -> None:
     assert [run_inline(acme).status_code, run_inline(acme).status_code] == [202, 429]
 
 
-def test_no_workflow_is_named_like_the_path_of_inline_runs(acme: Account, world: ApiWorld) -> None:
+def test_no_workflow_is_named_like_the_path_of_inline_runs(acme: Account, api: ApiHarness) -> None:
     assert put(acme, name="runs").status_code == 405
     assert put(acme, name="_film").status_code == 404, "nor like those that keep inline definitions"
     run_inline(acme)
@@ -140,10 +140,10 @@ def test_the_definitions_of_a_tenant_are_bounded(acme: Account, other: Account, 
     assert run_inline(other).status_code == 202
 
 
-def test_inline_runs_share_one_label_in_metrics(acme: Account, world: ApiWorld) -> None:
+def test_inline_runs_share_one_label_in_metrics(acme: Account, api: ApiHarness) -> None:
     for name in ("a", "b"):
         run_inline(acme, {"name": name, **ASK})
-    runs = next(iter(collect(world.ports.clock.now(), name_tenants=True)))
+    runs = next(iter(collect(api.ports.clock.now(), name_tenants=True)))
     assert {sample.labels["workflow"] for sample in runs.samples} == {"_inline"}
     assert {sample.value for sample in runs.samples if sample.labels["state"] == "running"} == {2}
 
@@ -155,14 +155,14 @@ def test_an_operators_inline_run_is_audited(operator: Account) -> None:
 
 
 @pytest.mark.database
-def test_definitions_go_after_their_last_run_and_stored_versions_stay(acme: Account, world: ApiWorld) -> None:
+def test_definitions_go_after_their_last_run_and_stored_versions_stay(acme: Account, api: ApiHarness) -> None:
     put(acme)
     for definition in (NAMED, {**NAMED, "output": 1}, {"name": "b", **ASK}):
         run_inline(acme, definition)
-    assert inline_versions.sweep(world.ports) == SweepCount()
+    assert inline_versions.sweep(api.ports) == SweepCount()
     Run.objects.filter(version__sha256=Version.objects.get(workflow__name="_film", number=1).sha256).delete()
     Run.objects.filter(version__workflow__name="_b").delete()
-    assert inline_versions.sweep(world.ports) == SweepCount(looked=2, repaired=2)
+    assert inline_versions.sweep(api.ports) == SweepCount(looked=2, repaired=2)
     left = Version.objects.order_by("workflow__name").values_list("workflow__name", "number")
     assert list(left) == [("_film", 2), ("film", 1)]
     assert not Workflow.objects.filter(name="_b").exists()
@@ -171,7 +171,7 @@ def test_definitions_go_after_their_last_run_and_stored_versions_stay(acme: Acco
 
 
 @pytest.mark.database
-def test_a_definition_that_starts_meanwhile_is_not_deleted(acme: Account, world: ApiWorld) -> None:
+def test_a_definition_that_starts_meanwhile_is_not_deleted(acme: Account, api: ApiHarness) -> None:
     """Starts race with the sweep and with each other: each run has its version, each content one."""
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has one writer")
@@ -180,7 +180,7 @@ def test_a_definition_that_starts_meanwhile_is_not_deleted(acme: Account, world:
         try:
             if number % 3 == 0:
                 Run.objects.filter(version__workflow__name="_film").delete()
-                inline_versions.sweep(world.ports)
+                inline_versions.sweep(api.ports)
                 return 202
             return int(run_inline(acme).status_code)
         finally:

@@ -10,8 +10,8 @@ from dispatcher_client.job import read_job
 from dispatcher_project import wiring
 from jobs import ports
 from jobs.models import Job
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.api_jobs import make_job
-from tests.support.api_world import Account, ApiWorld
 from tests.support.terminal import run_command
 from tests.support.workflow_api import advance, post
 from workflows.execution.reads import nodes_of
@@ -21,13 +21,13 @@ TWICE = {"nodes": {"all": {"model": "zimg", "map": {"count": 2}}}}
 
 
 @pytest.fixture
-def run_id(acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> str:
+def run_id(acme: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch) -> str:
     """A run with two jobs, beside a job without one."""
-    real = replace(world.ports, nodes_of=nodes_of)
+    real = replace(api.ports, nodes_of=nodes_of)
     monkeypatch.setattr(ports, "production_ports", lambda: real)
     acme.client.put("/api/v1/workflows/w", TWICE, format="json")
     run_id = str(post(acme, "workflows/w/runs").json()["run_id"])
-    advance(world, run_id)
+    advance(api, run_id)
     make_job(acme.tenant, "queued", model="zimg")
     return run_id
 

@@ -9,7 +9,7 @@ import pytest
 from jobs.domain.errors import Refused
 from jobs.models import ApiKey, Job
 from jobs.operations.tenants import create_key
-from tests.support.api_world import Account, ApiWorld, forget_keys, with_key
+from tests.support.api_harness import Account, ApiHarness, forget_keys, with_key
 from tests.support.factories import make_model
 from tests.support.workflow_api import advance, post
 from workflows.models import Node, Run
@@ -81,48 +81,48 @@ def test_a_run_of_a_workflow_with_a_model_of_others_does_not_start(limited: Acco
 
 
 def test_a_newest_version_that_changes_under_a_run_reaches_no_other_model(
-    limited: Account, acme: Account, world: ApiWorld
+    limited: Account, acme: Account, api: ApiHarness
 ) -> None:
     put(acme, "inner", OF_A)
     put(acme, "outer", OUTER)
     run_id = started(limited, "outer")
     put(acme, "inner", OF_B)
-    advance(world, run_id)
+    advance(api, run_id)
     child = Run.objects.get(depth=1)
-    advance(world, child.id)
+    advance(api, child.id)
     node = Node.objects.get(run=child)
     assert (node.state, node.code, Job.objects.count()) == ("failed", "model_not_allowed", 0)
     assert node.detail == "the key that started the run may not submit to 'b'"
-    advance(world, run_id)
+    advance(api, run_id)
     assert Run.objects.get(id=run_id).state == "failed"
 
 
 def test_a_run_keeps_the_models_that_its_key_had_at_its_start(
-    limited: Account, acme: Account, world: ApiWorld
+    limited: Account, acme: Account, api: ApiHarness
 ) -> None:
     put(acme, "w", OF_A)
     run_id = started(limited, "w")
     ApiKey.objects.filter(allowed_models=["a"]).update(allowed_models=[])
     forget_keys()
-    advance(world, run_id)
+    advance(api, run_id)
     assert Job.objects.get().model == "a"
     assert refusal(post(limited, "workflows/w/runs"))[0] == 403
 
 
 def test_a_restart_takes_the_models_of_the_key_that_restarts(
-    limited: Account, acme: Account, world: ApiWorld
+    limited: Account, acme: Account, api: ApiHarness
 ) -> None:
     put(acme, "w", OF_B)
     run_id = started(acme, "w")
     post(acme, f"runs/{run_id}/cancel")
-    advance(world, run_id)
+    advance(api, run_id)
     assert refusal(post(limited, f"runs/{run_id}/restart"))[:2] == (403, "/nodes/x/model")
     assert Run.objects.get(id=run_id).state == "cancelled"
     both = for_models(acme, ["a", "b"])
     assert post(both, f"runs/{run_id}/restart").status_code == 202
     assert Run.objects.get(id=run_id).key_models == ["a", "b"]
     post(acme, f"runs/{run_id}/cancel")
-    advance(world, run_id)
+    advance(api, run_id)
     assert post(acme, f"runs/{run_id}/restart").status_code == 202
     assert Run.objects.get(id=run_id).key_models is None
 
@@ -144,18 +144,18 @@ def test_a_schedule_of_a_workflow_that_contains_a_model_of_others_is_refused(
 
 
 def test_a_schedule_keeps_the_models_of_the_key_that_stored_it(
-    limited: Account, acme: Account, world: ApiWorld
+    limited: Account, acme: Account, api: ApiHarness
 ) -> None:
     put(acme, "inner", OF_A)
     put(acme, "outer", OUTER)
     assert nightly(limited, workflow={"name": "outer"}).status_code == 201
     schedule = Schedule.objects.get()
-    launch = prepare(schedule, world.clock.now(), world.ports)
+    launch = prepare(schedule, api.clock.now(), api.ports)
     assert launch.run is not None
     assert launch.run.key_models == ["a"]
     put(acme, "inner", OF_B)
     with pytest.raises(Refused) as refused:
-        prepare(schedule, world.clock.now(), world.ports)
+        prepare(schedule, api.clock.now(), api.ports)
     assert (refused.value.code, refused.value.pointer) == ("model_not_allowed", "/nodes/in/workflow")
     assert nightly(acme, workflow={"name": "outer"}).status_code == 200  # the same body, of another key
     assert Schedule.objects.get().key_models is None

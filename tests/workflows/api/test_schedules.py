@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.models import ApiKey, Job
-from tests.support.api_world import Account, ApiWorld, forget_keys
+from tests.support.api_harness import Account, ApiHarness, forget_keys
 from tests.support.fakes import ManualClock
 from workflows.schedules.models import Firing, Schedule
 from workflows.sweeps import due_schedules
@@ -21,8 +21,8 @@ DAILY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "submit": SUBMIT}
 
 
 @pytest.fixture
-def clock(world: ApiWorld) -> ManualClock:
-    world.clock = clock = ManualClock()
+def clock(api: ApiHarness) -> ManualClock:
+    api.clock = clock = ManualClock()
     return clock
 
 
@@ -279,7 +279,7 @@ def test_years_at_the_ends_of_the_calendar_are_no_error_of_ours(acme: Account, y
     assert until.status_code == (422 if year == "0001-01-01" else 200)
 
 
-def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, world: ApiWorld) -> None:
+def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, api: ApiHarness) -> None:
     create(acme)
     paused = call(acme, "post", "/nightly/pause", {"reason": "holidays"}).json()
     assert (paused["paused"], paused["pause_reason"], paused["next"]) == (True, "holidays", [])
@@ -295,7 +295,7 @@ def test_a_pause_and_what_it_shows(acme: Account, clock: ManualClock, world: Api
     assert (resumed["paused"], resumed["next"][0]["due_at"]) == (False, "2026-01-01T01:30:00Z")
     assert resumed["next_due_at"] == "2026-01-01T01:30:00Z"
     clock.move(3 * 3600)
-    due_schedules.DueSchedulesSweep()(world.ports)
+    due_schedules.DueSchedulesSweep()(api.ports)
     assert acme.client.get("/api/v1/schedules/nightly/firings").json()["results"][0]["outcome"] == "missed"
 
 
@@ -327,11 +327,11 @@ def test_firings_are_paged_by_cursor(acme: Account, clock: ManualClock) -> None:
     assert (len(ids), ids) == (5, sorted(ids, reverse=True))
 
 
-def test_a_schedule_shows_what_waits(acme: Account, clock: ManualClock, world: ApiWorld) -> None:
+def test_a_schedule_shows_what_waits(acme: Account, clock: ManualClock, api: ApiHarness) -> None:
     create(acme)
     span = {"from": "2025-12-01T00:00:00Z", "to": "2025-12-03T12:00:00Z"}
     call(acme, "post", "/nightly/backfill", span)
-    due_schedules.DueSchedulesSweep()(world.ports)
+    due_schedules.DueSchedulesSweep()(api.ports)
     shown = acme.client.get("/api/v1/schedules/nightly").json()["backlog"]
     assert shown["own"] is None
     assert (shown["backfills"]["waiting"], shown["backfills"]["first_due_at"]) == (2, "2025-12-02T01:30:00Z")

@@ -14,7 +14,7 @@ from django.utils import timezone
 from gpus.models import AuditEntry
 from jobs.models import EndNotice
 from jobs.submission.request import KeyedRequest
-from tests.support.api_world import Account, ApiWorld, with_key
+from tests.support.api_harness import Account, ApiHarness, with_key
 from tests.support.workflow_api import advance, post, put
 from workflows.models import SentSignal, Wait
 from workflows.operations import signals
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 PAID = {"type": "object", "required": ["euro"]}
 
 
-def waiting(account: Account, world: ApiWorld, *, schema: Any = None, count: int | None = None) -> str:
+def waiting(account: Account, api: ApiHarness, *, schema: Any = None, count: int | None = None) -> str:
     """Start a run that waits for the signal `paid`; return its id."""
     signal = {"name": "paid", **({} if schema is None else {"body_schema": schema})}
     put(
@@ -33,8 +33,8 @@ def waiting(account: Account, world: ApiWorld, *, schema: Any = None, count: int
         {"nodes": {"wait": {"signal": signal, **({} if count is None else {"map": {"count": count}})}}},
     )
     run_id = str(post(account, "workflows/film/runs").json()["run_id"])
-    advance(world, run_id)
-    advance(world, run_id)
+    advance(api, run_id)
+    advance(api, run_id)
     return run_id
 
 
@@ -44,10 +44,10 @@ def send(account: Account, body: Any = None, *, key: str | None = None, **more: 
 
 
 @pytest.mark.database
-def test_a_repeated_signal_ends_no_wait_that_began_meanwhile(acme: Account, world: ApiWorld) -> None:
-    first = waiting(acme, world)
+def test_a_repeated_signal_ends_no_wait_that_began_meanwhile(acme: Account, api: ApiHarness) -> None:
+    first = waiting(acme, api)
     assert (send(acme, 1, key="k").json(), Wait.objects.get().answered_by) == ({"taken": 1}, "signal")
-    second = waiting(acme, world)
+    second = waiting(acme, api)
     again = send(acme, 1, key="k")
     assert (again.status_code, again.json()) == (200, {"taken": 1})
     assert again.headers["Idempotency-Replayed"] == "true"
@@ -56,35 +56,35 @@ def test_a_repeated_signal_ends_no_wait_that_began_meanwhile(acme: Account, worl
 
 
 @pytest.mark.database
-def test_a_signal_that_no_run_waited_for_is_not_taken_later(acme: Account, world: ApiWorld) -> None:
+def test_a_signal_that_no_run_waited_for_is_not_taken_later(acme: Account, api: ApiHarness) -> None:
     assert send(acme, key="k").json() == {"taken": 0}
-    waiting(acme, world)
+    waiting(acme, api)
     assert send(acme, key="k").json() == {"taken": 0}
     assert send(acme, key="other").json() == {"taken": 1}
 
 
-def test_a_key_belongs_to_one_request_of_one_tenant(acme: Account, other: Account, world: ApiWorld) -> None:
-    run_id = waiting(acme, world)
+def test_a_key_belongs_to_one_request_of_one_tenant(acme: Account, other: Account, api: ApiHarness) -> None:
+    run_id = waiting(acme, api)
     send(acme, 1, key="k")
     for refused in (send(acme, 2, key="k"), send(acme, 1, key="k", run_id=run_id)):
         assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_conflict")
     named = post(acme, "signals/other", {"body": 1}, **{"Idempotency-Key": "k"})
     assert named.json()["code"] == "idempotency_conflict"
-    waiting(other, world)
+    waiting(other, api)
     assert send(other, 1, key="k").json() == {"taken": 1}
     assert send(acme, key="not printable\t").status_code == 400
 
 
-def test_a_refused_signal_can_be_mended_under_its_key(acme: Account, world: ApiWorld) -> None:
-    waiting(acme, world, schema=PAID)
+def test_a_refused_signal_can_be_mended_under_its_key(acme: Account, api: ApiHarness) -> None:
+    waiting(acme, api, schema=PAID)
     refused = send(acme, {}, key="k")
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/body")
     assert send(acme, {"euro": 1}, key="k").json() == {"taken": 1}
 
 
 @pytest.mark.database
-def test_many_tries_at_once_end_the_waits_once(acme: Account, world: ApiWorld) -> None:
-    waiting(acme, world, count=30)
+def test_many_tries_at_once_end_the_waits_once(acme: Account, api: ApiHarness) -> None:
+    waiting(acme, api, count=30)
 
     def attempt(number: int) -> int:
         try:
@@ -101,9 +101,9 @@ def test_many_tries_at_once_end_the_waits_once(acme: Account, world: ApiWorld) -
 
 @pytest.mark.database
 def test_a_signal_ends_all_its_waits_or_none(
-    acme: Account, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting(acme, world, count=3)
+    waiting(acme, api, count=3)
     monkeypatch.setattr(signals, "_BATCH", 2)
     ended: list[int] = []
 
@@ -118,19 +118,19 @@ def test_a_signal_ends_all_its_waits_or_none(
         patch.setattr(signals, "write_ends", dies)
         with pytest.raises(SystemExit):
             signals.send_signal(
-                acme.tenant.pk, "paid", 1, idempotency_key=KeyedRequest("k", "f"), ports=world.ports
+                acme.tenant.pk, "paid", 1, idempotency_key=KeyedRequest("k", "f"), ports=api.ports
             )
     assert ended == [2]
     assert Wait.objects.filter(answered_at=None).count() == 3
     found = signals.send_signal(
-        acme.tenant.pk, "paid", 1, idempotency_key=KeyedRequest("k", "f"), ports=world.ports
+        acme.tenant.pk, "paid", 1, idempotency_key=KeyedRequest("k", "f"), ports=api.ports
     )
     assert found == signals.TakenSignal(3)
 
 
-def test_the_copies_of_a_body_are_bounded(acme: Account, world: ApiWorld, settings: Any) -> None:
-    run_id = waiting(acme, world, count=5)
-    waiting(acme, world)
+def test_the_copies_of_a_body_are_bounded(acme: Account, api: ApiHarness, settings: Any) -> None:
+    run_id = waiting(acme, api, count=5)
+    waiting(acme, api)
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_signal_bytes=5_000)
     refused = send(acme, "x" * 998, key="k")
     assert (refused.status_code, refused.json()["code"]) == (413, "signal_too_large")
@@ -142,7 +142,7 @@ def test_the_copies_of_a_body_are_bounded(acme: Account, world: ApiWorld, settin
 
 
 def test_the_keys_of_a_tenant_are_bounded_and_deleted_in_time(
-    acme: Account, other: Account, world: ApiWorld, settings: Any
+    acme: Account, other: Account, api: ApiHarness, settings: Any
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_signal_keys=2)
     assert [send(acme, key=key).status_code for key in ("a", "b", "a")] == [200, 200, 200]
@@ -153,15 +153,15 @@ def test_the_keys_of_a_tenant_are_bounded_and_deleted_in_time(
         in refused.json()["detail"]
     )
     assert send(acme).status_code == send(other, key="c").status_code == 200
-    assert old_signals.sweep(world.ports) == SweepCount()
+    assert old_signals.sweep(api.ports) == SweepCount()
     SentSignal.objects.filter(key="a").update(sent_at=timezone.now() - timedelta(days=2))
     assert send(acme, key="c").status_code == 200, "an old key takes no place"
-    assert old_signals.sweep(world.ports) == SweepCount(looked=1, repaired=1)
+    assert old_signals.sweep(api.ports) == SweepCount(looked=1, repaired=1)
     assert set(SentSignal.objects.values_list("key", flat=True)) == {"b", "c"}
 
 
 def test_old_keys_are_deleted_in_batches_up_to_an_error_of_the_database(
-    acme: Account, world: ApiWorld
+    acme: Account, api: ApiHarness
 ) -> None:
     for key in "abc":
         send(acme, key=key)
@@ -176,13 +176,13 @@ def test_old_keys_are_deleted_in_batches_up_to_an_error_of_the_database(
         return execute(sql, *rest)
 
     with connection.execute_wrapper(refuse_second):
-        assert old_signals.sweep(world.ports, batch=1) == SweepCount(looked=1, repaired=1, failed=1)
-    counts = [old_signals.sweep(world.ports, batch=1, max_batches=1) for _ in range(3)]
+        assert old_signals.sweep(api.ports, batch=1) == SweepCount(looked=1, repaired=1, failed=1)
+    counts = [old_signals.sweep(api.ports, batch=1, max_batches=1) for _ in range(3)]
     assert [count.repaired for count in counts] == [1, 1, 0]
 
 
-def test_an_operators_signal_is_audited_with_what_it_ended(operator: Account, world: ApiWorld) -> None:
-    waiting(operator, world)
+def test_an_operators_signal_is_audited_with_what_it_ended(operator: Account, api: ApiHarness) -> None:
+    waiting(operator, api)
     for _ in range(2):
         send(operator, 1, key="k")
     entry = AuditEntry.objects.get(action="send_signal")

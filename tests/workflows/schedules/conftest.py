@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.api_world import ApiWorld
+from tests.support.api_harness import ApiHarness
 from tests.support.factories import make_model, make_tenant
 from tests.support.fakes import ManualClock
 from tests.support.schedules import Stage
@@ -15,7 +15,7 @@ from workflows.schedules.models import reopen
 
 @pytest.fixture
 def stage(db: None) -> Stage:
-    world = ApiWorld(clock=ManualClock())
+    api = ApiHarness(clock=ManualClock())
     make_model("zimg")
-    ports = replace(world.ports, reopened=reopen)
-    return Stage(make_tenant(), world.clock, ports)  # type: ignore[arg-type]
+    ports = replace(api.ports, reopened=reopen)
+    return Stage(make_tenant(), api.clock, ports)  # type: ignore[arg-type]

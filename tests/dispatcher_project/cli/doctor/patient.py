@@ -13,14 +13,14 @@ from dispatcher_project.cli.doctor import examine, parts
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from gpus.models import Server
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
-from tests.support.queue_world import QueueWorld
+from tests.support.queue_harness import QueueHarness
 
 
 @dataclass
 class Patient:
     """A well installation that tests make ill. settings: to change them for the test. facts: of Redis."""
 
-    world: QueueWorld
+    queue: QueueHarness
     folder: Path
     settings: pytest.MonkeyPatch
     facts: dict[str, Any] = field(
@@ -45,21 +45,21 @@ class Patient:
         return self.web
 
     def view(self) -> View:
-        world = self.world
+        queue = self.queue
 
         def facts() -> dict[str, Any]:
             if self.redis_error is not None:
                 raise self.redis_error
-            return {**self.facts, "time": world.clock.now().timestamp() + self.redis_skew}
+            return {**self.facts, "time": queue.clock.now().timestamp() + self.redis_skew}
 
         return View(
-            ports=replace(world.ports, leases=lambda fleet: self.leases or world.leases),
-            now=world.clock.now(),
+            ports=replace(queue.ports, leases=lambda fleet: self.leases or queue.leases),
+            now=queue.clock.now(),
             redis_facts=facts,
             consumed=lambda: self.queues,
             free_bytes=lambda path: int(self.free),
             data_folder=self.folder,
-            wall_clock=lambda: world.clock.now().timestamp(),
+            wall_clock=lambda: queue.clock.now().timestamp(),
             web=self.ask_web,
         )
 
@@ -71,16 +71,16 @@ class Patient:
 
 
 @pytest.fixture
-def patient(world: QueueWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
-    # the clocks of host and Redis are the world's, and tests move them
+def patient(queue: QueueHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
+    # the clocks of host and Redis are the harness's, and tests move them
     if connection.vendor == "postgresql":
-        monkeypatch.setattr(parts, "database_time", lambda: world.clock.now().timestamp())
-    world.server()
-    Server.objects.update(healthy=True, checked_at=world.clock.now())
+        monkeypatch.setattr(parts, "database_time", lambda: queue.clock.now().timestamp())
+    queue.server()
+    Server.objects.update(healthy=True, checked_at=queue.clock.now())
     write_runs(
         {
-            "tick": UnwrittenRuns(world.clock.now(), SweepCount()),
-            "fill": UnwrittenRuns(world.clock.now(), SweepCount()),
+            "tick": UnwrittenRuns(queue.clock.now(), SweepCount()),
+            "fill": UnwrittenRuns(queue.clock.now(), SweepCount()),
         }
     )
-    return Patient(world, tmp_path, monkeypatch)
+    return Patient(queue, tmp_path, monkeypatch)

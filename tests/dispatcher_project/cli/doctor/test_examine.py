@@ -36,18 +36,18 @@ from jobs.models import Callback, CallbackTry, Job
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting, request_cancel
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
-from tests.support.queue_world import world
+from tests.support.queue_harness import queue
 from tests.support.terminal import Terminal, terminal
 
-__all__ = ["patient", "terminal", "world"]
+__all__ = ["patient", "queue", "terminal"]
 pytestmark = pytest.mark.django_db
 
 
 def test_a_healthy_system_has_no_findings_but_ok(patient: Patient) -> None:
-    patient.world.job()
-    patient.world.job()
-    patient.world.claim()
-    patient.world.clock.advance(2)
+    patient.queue.job()
+    patient.queue.job()
+    patient.queue.claim()
+    patient.queue.clock.advance(2)
     found = patient.findings()
     assert {one.level for one in found} == {Level.OK}, found
     assert {one.check for one in found} >= {
@@ -63,8 +63,8 @@ def test_a_healthy_system_has_no_findings_but_ok(patient: Patient) -> None:
 
 def later(patient: Patient, seconds: float) -> None:
     """Everything that is asked regularly was asked just now."""
-    patient.world.clock.advance(seconds)
-    now = patient.world.clock.now()
+    patient.queue.clock.advance(seconds)
+    now = patient.queue.clock.now()
     write_runs({"tick": UnwrittenRuns(now, SweepCount()), "fill": UnwrittenRuns(now, SweepCount())})
     Server.objects.update(checked_at=now)
 
@@ -77,9 +77,9 @@ def an_old_redis(patient: Patient) -> None:
 
 
 def a_server_that_fails_again_and_again(patient: Patient) -> None:
-    leases = patient.world.leases
+    leases = patient.queue.leases
     for number in range(DEFAULT_RULES.failures):
-        patient.world.job()
+        patient.queue.job()
         lease = leases.claim("m", worker="w", attempt_id=f"fails-{number}")
         assert lease is not None
         leases.release(lease.ref, ReleaseMode.ENDED, worker="w", gpu_seconds=1.0, verdict=Verdict.SERVER)
@@ -88,46 +88,46 @@ def a_server_that_fails_again_and_again(patient: Patient) -> None:
 
 
 def a_job_without_lease(patient: Patient) -> None:
-    patient.world.job()
-    lease = patient.world.claim()
-    patient.world.release(lease, ReleaseMode.ENDED)
-    patient.world.leases.confirm_ends([lease.ref])
+    patient.queue.job()
+    lease = patient.queue.claim()
+    patient.queue.release(lease, ReleaseMode.ENDED)
+    patient.queue.leases.confirm_ends([lease.ref])
     later(patient, 100)
 
 
 def a_job_without_ticket(patient: Patient) -> None:
-    patient.world.job(push=False)
+    patient.queue.job(push=False)
     later(patient, 100)
 
 
 def an_overdue_retry(patient: Patient) -> None:
-    job = patient.world.job(push=False)
-    Job.objects.filter(id=job.id).update(state="retrying", due_at=patient.world.clock.now())
+    job = patient.queue.job(push=False)
+    Job.objects.filter(id=job.id).update(state="retrying", due_at=patient.queue.clock.now())
     later(patient, 100)
 
 
 def an_overdue_start(patient: Patient) -> None:
-    patient.world.job(push=False, state="scheduled", run_at=patient.world.clock.now())
+    patient.queue.job(push=False, state="scheduled", run_at=patient.queue.clock.now())
     later(patient, 100)
 
 
 def a_cancel_without_proof(patient: Patient) -> None:
-    job = patient.world.job(push=False)
-    Job.objects.filter(id=job.id).update(state="cancelling", cancel_requested_at=patient.world.clock.now())
+    job = patient.queue.job(push=False)
+    Job.objects.filter(id=job.id).update(state="cancelling", cancel_requested_at=patient.queue.clock.now())
     later(patient, 700)
 
 
 def a_missed_deadline(patient: Patient) -> None:
-    patient.world.job(deadline_at=patient.world.clock.now())
+    patient.queue.job(deadline_at=patient.queue.clock.now())
     later(patient, 100)
 
 
 def a_cancel_without_end(patient: Patient) -> None:
-    job = patient.world.job()
-    lease = patient.world.claim()
-    assert request_cancel(job.id, patient.world.clock.now())
+    job = patient.queue.job()
+    lease = patient.queue.claim()
+    assert request_cancel(job.id, patient.queue.clock.now())
     later(patient, 700)
-    patient.world.leases.renew("w1", [lease], [])
+    patient.queue.leases.renew("w1", [lease], [])
 
 
 def a_secret_of_another_key(patient: Patient) -> None:
@@ -136,28 +136,28 @@ def a_secret_of_another_key(patient: Patient) -> None:
 
 def a_secret_that_a_callbacks_worker_cannot_read(patient: Patient) -> None:
     """The worker has another key than this process."""
-    now = patient.world.clock.now()
-    job = patient.world.job()
+    now = patient.queue.clock.now()
+    job = patient.queue.job()
     due = now + timedelta(minutes=5)
     waiting = Callback.objects.create(id="c", job=job, url="u", body="{}", created_at=now, next_at=due)
     CallbackTry.objects.create(callback=waiting, number=1, at=now, error=SECRET_UNREADABLE)
 
 
 def a_late_callback(patient: Patient) -> None:
-    now = patient.world.clock.now()
-    job = patient.world.job()
+    now = patient.queue.clock.now()
+    job = patient.queue.job()
     Callback.objects.create(id="c", job=job, url="u", body="{}", created_at=now, next_at=now)
     later(patient, 70)
 
 
 def a_dead_letter(patient: Patient) -> None:
-    job = patient.world.job(push=False)
-    end_waiting(job.id, JobState.FAILED, patient.world.clock.now(), code="timeout", message="m")
+    job = patient.queue.job(push=False)
+    end_waiting(job.id, JobState.FAILED, patient.queue.clock.now(), code="timeout", message="m")
 
 
 def processes_of_two_hosts(other: str) -> Make:
     def make(patient: Patient) -> None:
-        now = patient.world.clock.now()
+        now = patient.queue.clock.now()
         for host, kind in (("web-1", "web"), ("box-2", other)):
             Process.objects.create(name=f"{host}:7:ABCDEF", kind=kind, layout=1, started_at=now, beat_at=now)
 
@@ -171,7 +171,7 @@ def store_in(patient: Patient, place: object) -> None:
 
 
 def quarantined(patient: Patient, *, minutes: float, limit: float) -> None:
-    begin = patient.world.clock.now() - timedelta(minutes=minutes)
+    begin = patient.queue.clock.now() - timedelta(minutes=minutes)
     QuarantinedSlot.objects.create(
         server=Server.objects.get(),
         slot=0,
@@ -182,17 +182,17 @@ def quarantined(patient: Patient, *, minutes: float, limit: float) -> None:
 
 
 def no_worker_for_waiting_jobs(patient: Patient) -> None:
-    patient.world.job()
+    patient.queue.job()
     patient.queues = {"sweeps": ["s@h"], "callbacks": ["c@h"]}
 
 
 def a_model_without_a_server(patient: Patient) -> None:
-    patient.world.job()
+    patient.queue.job()
     Placement.objects.all().delete()
 
 
 def a_store_that_is_older_than_the_database(patient: Patient) -> None:
-    now = patient.world.clock.now()
+    now = patient.queue.clock.now()
     store_in(patient, patient.folder / "store")
     (patient.folder / "store" / "tmp").mkdir(parents=True)
     Artifact.objects.create(
@@ -201,7 +201,7 @@ def a_store_that_is_older_than_the_database(patient: Patient) -> None:
 
 
 def a_sweep_that_hangs(patient: Patient) -> None:
-    write_runs({"fill": UnwrittenRuns(patient.world.clock.now() - timedelta(seconds=200), SweepCount())})
+    write_runs({"fill": UnwrittenRuns(patient.queue.clock.now() - timedelta(seconds=200), SweepCount())})
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (lambda p: p.facts.update(aof_enabled=0), "redis persistence", Level.WARNING),
         (lambda p: p.facts.update(aof_last_write_status="err"), "redis persistence", Level.ERROR),
         (lambda p: setattr(p, "redis_error", RedisGone("refused")), "redis", Level.ERROR),
-        (lambda p: p.world.flush(), "index main", Level.ERROR),
+        (lambda p: p.queue.flush(), "index main", Level.ERROR),
         (lambda p: setattr(p, "redis_skew", 3.0), "clocks", Level.WARNING),
         (lambda p: setattr(p, "redis_skew", -60.0), "clocks", Level.ERROR),
         (lambda p: setattr(p, "free", 1e9), "disk", Level.WARNING),
         (lambda p: setattr(p, "free", 1e6), "disk", Level.ERROR),
-        (lambda p: p.world.clock.advance(30), "beat", Level.ERROR),
+        (lambda p: p.queue.clock.advance(30), "beat", Level.ERROR),
         (a_sweep_that_hangs, "sweep fill", Level.ERROR),
         (lambda p: setattr(p, "queues", None), "broker", Level.ERROR),
         (lambda p: p.queues.pop("sweeps"), "queue sweeps", Level.ERROR),
@@ -227,7 +227,7 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (lambda p: Server.objects.update(host="box"), "queue gpu.m.box", Level.WARNING),
         (lambda p: Server.objects.update(desired="off"), "model m", Level.WARNING),
         (a_model_without_a_server, "model m", Level.ERROR),
-        (lambda p: p.world.job(model="gone", push=False), "model gone", Level.ERROR),
+        (lambda p: p.queue.job(model="gone", push=False), "model gone", Level.ERROR),
         (lambda p: Placement.objects.all().delete(), "server gpu-1", Level.WARNING),
         (lambda p: Server.objects.update(healthy=False), "server gpu-1", Level.ERROR),
         (lambda p: Server.objects.all().delete(), "servers", Level.WARNING),
@@ -244,7 +244,7 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (lambda p: quarantined(p, minutes=10, limit=30), "slot gpu-1/0", Level.WARNING),
         (lambda p: quarantined(p, minutes=10, limit=5), "slot gpu-1/0", Level.ERROR),
         (
-            lambda p: Pause.objects.create(kind="system", since=p.world.clock.now(), actor="cli:x"),
+            lambda p: Pause.objects.create(kind="system", since=p.queue.clock.now(), actor="cli:x"),
             "pause system",
             Level.WARNING,
         ),
@@ -280,7 +280,7 @@ def test_each_fault_is_found_with_its_consequence_and_advice(
 
 def test_a_job_that_changes_during_the_check_is_not_stuck(patient: Patient) -> None:
     a_job_without_ticket(patient)
-    real = patient.world.leases
+    real = patient.queue.leases
 
     class MovesMeanwhile:
         def __getattr__(self, name: str) -> Any:
@@ -289,7 +289,7 @@ def test_a_job_that_changes_during_the_check_is_not_stuck(patient: Patient) -> N
         def has_tickets(self, pool: str, tickets: Any) -> list[bool]:
             found = real.has_tickets(pool, tickets)
             end_waiting(
-                tickets[0].job_id, JobState.CANCELLED, patient.world.clock.now(), code="c", message="m"
+                tickets[0].job_id, JobState.CANCELLED, patient.queue.clock.now(), code="c", message="m"
             )
             return found
 
@@ -409,7 +409,7 @@ def test_the_advice_for_a_pinned_server_without_its_worker_can_be_followed(patie
 
 def test_a_model_whose_runner_is_gone_is_named(patient: Patient) -> None:
     ModelConfig.objects.update(model_type="gone")
-    patient.world.job()
+    patient.queue.job()
     found = [one for one in patient.findings() if "no runner 'gone'" in one.summary]
     assert [(one.level, one.check) for one in found] == [(Level.ERROR, "model m")]
 

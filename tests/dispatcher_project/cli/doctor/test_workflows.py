@@ -12,7 +12,7 @@ from dispatcher_project.cli.doctor.finding import Level
 from jobs.models import EndNotice
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
 from tests.support.factories import make_model, make_tenant
-from tests.support.queue_world import world
+from tests.support.queue_harness import queue
 from tests.support.terminal import terminal
 from workflows.execution.advancer import Advancer
 from workflows.models import Run
@@ -24,14 +24,14 @@ from workflows.schedules.operations.read import read_schedule
 from workflows.schedules.operations.store import put_schedule
 from workflows.tasks import advance_now
 
-__all__ = ["patient", "terminal", "world"]
+__all__ = ["patient", "queue", "terminal"]
 pytestmark = pytest.mark.django_db
 
 ASKS = {"nodes": {"best": {"human": {"title": "?", "choose_from": [1, 2]}}}}
 
 
 def start(patient: Patient, definition: Any = ASKS) -> Run:
-    ports = patient.world.ports
+    ports = patient.queue.ports
     tenant = make_tenant()
     put_definition(tenant.pk, "w", definition, ports=ports)
     run = start_run(tenant.pk, "w", None, ports=ports).run
@@ -69,7 +69,7 @@ def test_a_run_whose_step_raises_is_named(patient: Patient) -> None:
 
 def test_an_unanswered_question_is_named_after_a_day(patient: Patient) -> None:
     run = start(patient)
-    patient.world.clock.advance(90_000)
+    patient.queue.clock.advance(90_000)
     (one,) = found(patient).values()
     assert (one.check, one.level) == ("answers", Level.WARNING)
     assert f"{run.id} best" in one.summary
@@ -77,10 +77,10 @@ def test_an_unanswered_question_is_named_after_a_day(patient: Patient) -> None:
 
 
 def test_a_notice_that_no_worker_reads(patient: Patient) -> None:
-    at = patient.world.clock.now()
+    at = patient.queue.clock.now()
     EndNotice.objects.create(followed_by="run:x", ended_id="y", state="completed", at=at)
     assert found(patient) == {}
-    patient.world.clock.advance(90)
+    patient.queue.clock.advance(90)
     (one,) = found(patient).values()
     assert (one.check, one.level) == ("ends of nodes", Level.ERROR)
     assert "queue_worker --queues callbacks,workflows" in one.advice
@@ -88,18 +88,18 @@ def test_a_notice_that_no_worker_reads(patient: Patient) -> None:
 
 def test_a_run_in_which_nothing_is_under_way(patient: Patient) -> None:
     run = start(patient)
-    run.nodes.update(state="completed", finished_at=patient.world.clock.now())
+    run.nodes.update(state="completed", finished_at=patient.queue.clock.now())
     assert found(patient) == {}
-    patient.world.clock.advance(timedelta(minutes=4).total_seconds())
+    patient.queue.clock.advance(timedelta(minutes=4).total_seconds())
     (one,) = found(patient).values()
     assert (one.check, one.level) == ("runs", Level.ERROR)
     assert "1 run is running, with no node" in one.summary
-    Run.objects.update(paused_at=patient.world.clock.now())
+    Run.objects.update(paused_at=patient.queue.clock.now())
     assert found(patient) == {}
 
 
 def test_a_schedule_that_a_wrong_clock_made_silent_is_named(patient: Patient) -> None:
-    ports = patient.world.ports
+    ports = patient.queue.ports
     make_model("zimg")
     body = ScheduleBody.model_validate(
         {"cron": "* * * * *", "submit": {"model": "zimg", "payload": {"prompt": "x"}}}
@@ -107,7 +107,7 @@ def test_a_schedule_that_a_wrong_clock_made_silent_is_named(patient: Patient) ->
     row = read_schedule(make_tenant().pk, "nightly", body, ports=ports)
     schedule = put_schedule(row).schedule
     assert found(patient) == {}
-    Schedule.objects.update(handled_at=patient.world.clock.now() + timedelta(days=366))
+    Schedule.objects.update(handled_at=patient.queue.clock.now() + timedelta(days=366))
     (one,) = found(patient).values()
     assert (one.check, one.level) == ("schedules", Level.WARNING)
     assert f"{schedule.tenant.name}/nightly" in one.summary

@@ -9,17 +9,17 @@ import pytest
 from django.db import connections
 
 from tests.jobs.api.submit_batcher.site import Site
-from tests.support.api_world import ApiWorld, make_model
+from tests.support.api_harness import ApiHarness, make_model
 from tests.support.fakes import ManualClock
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def ground(world: ApiWorld) -> Iterator[None]:
+def ground(api: ApiHarness) -> Iterator[None]:
     """Close the database connections of all threads."""
     kept, connections.settings["default"]["CONN_MAX_AGE"] = connections.settings["default"]["CONN_MAX_AGE"], 0
-    world.clock = ManualClock(NOW)
+    api.clock = ManualClock(NOW)
     make_model("zimg")
     make_model("full", max_queued=0)
     make_model("strict", payload_schema={"type": "object", "required": ["prompt"]})

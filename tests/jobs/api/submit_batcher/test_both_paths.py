@@ -11,7 +11,7 @@ import pytest
 from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.operations.tenants import create_key
 from tests.jobs.api.submit_batcher.site import JOB, Ask, Site, job, with_headers
-from tests.support.api_world import Account, ApiWorld, account
+from tests.support.api_harness import Account, ApiHarness, account
 from tests.support.fake_leases import FakeLeases
 from tests.support.limits import limit
 
@@ -98,10 +98,10 @@ UNUSUAL = {
 _OF_INTEREST = ("request_started", "request_finished", "job_submitted")
 
 
-def begin_anew(world: ApiWorld) -> None:
+def begin_anew(api: ApiHarness) -> None:
     Job.objects.all().delete()
-    world.leases = FakeLeases()
-    world.limit_caches.clear()
+    api.leases = FakeLeases()
+    api.limit_caches.clear()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", [*USUAL, *UNUSUAL])
 def test_both_paths_respond_alike(
-    acme: Account, world: ApiWorld, both: tuple[Site, Site], caplog: pytest.LogCaptureFixture, name: str
+    acme: Account, api: ApiHarness, both: tuple[Site, Site], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     caplog.set_level(logging.INFO)
     ask = (USUAL | UNUSUAL)[name]
@@ -126,7 +126,7 @@ def test_both_paths_respond_alike(
         ask = with_headers(authorization=given.format(key=acme.key))
     found, logged = [], []
     for site in both:
-        begin_anew(world)
+        begin_anew(api)
         (result,) = site.ask(acme.key, ask)
         found.append(result.plain())
         logged.append(lines(caplog))
@@ -155,19 +155,19 @@ def test_a_key_that_comes_twice_is_refused(
     (["submit"], None), (["submit", "read"], ["zimg"]), (["submit"], ["full"]), (["read"], None),
 ])  # fmt: skip
 def test_both_paths_check_the_keys_scopes(
-    world: ApiWorld, both: tuple[Site, Site], kind: Any, scopes: Any, models: Any
+    api: ApiHarness, both: tuple[Site, Site], kind: Any, scopes: Any, models: Any
 ) -> None:
     _, key = create_key(account("acme").tenant, kind, scopes=scopes, allowed_models=models)
     found = []
     for site in both:
-        begin_anew(world)
+        begin_anew(api)
         found.append(site.ask(key, Ask())[0].plain())
     assert found[0] == found[1]
     assert found[0][0] == (403 if scopes == ["read"] or models == ["full"] else 202)
 
 
 def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
-    acme: Account, world: ApiWorld, both: tuple[Site, Site]
+    acme: Account, api: ApiHarness, both: tuple[Site, Site]
 ) -> None:
     asks = [
         with_headers(idempotency_key="a"), with_headers(idempotency_key="a"),
@@ -175,7 +175,7 @@ def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
     ]  # fmt: skip
     found = []
     for site in both:
-        begin_anew(world)
+        begin_anew(api)
         responses = [site.ask(acme.key, ask)[0] for ask in asks]
         assert Job.objects.count() == IdempotencyKey.objects.count() == 1
         assert responses[0].json()["job_id"] == responses[1].json()["job_id"]
@@ -190,11 +190,11 @@ def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
     {"daily_gpu_seconds": 0.0}, {"allowed_models": ["full"]}, {"submits_per_second": 0.5},
 ], ids=str)  # fmt: skip
 def test_both_paths_enforce_the_limits_of_a_tenant(
-    acme: Account, world: ApiWorld, both: tuple[Site, Site], values: dict[str, Any]
+    acme: Account, api: ApiHarness, both: tuple[Site, Site], values: dict[str, Any]
 ) -> None:
     found = []
     for site in both:
-        begin_anew(world)
+        begin_anew(api)
         limit(acme, **values)
         found.append([site.ask(acme.key, Ask())[0].plain() for _ in range(5)])
     assert found[0] == found[1]
@@ -202,13 +202,13 @@ def test_both_paths_enforce_the_limits_of_a_tenant(
 
 
 def test_without_redis_both_paths_accept_submits(
-    acme: Account, world: ApiWorld, both: tuple[Site, Site]
+    acme: Account, api: ApiHarness, both: tuple[Site, Site]
 ) -> None:
     limit(acme, submits_per_second=1.0)
     found = []
     for site in both:
-        begin_anew(world)
-        world.leases.away = True
+        begin_anew(api)
+        api.leases.away = True
         found.append(site.ask(acme.key, Ask())[0].plain())
     assert found[0] == found[1]
     assert found[0][0] == 202

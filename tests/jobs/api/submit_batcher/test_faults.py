@@ -20,7 +20,7 @@ from jobs.submission import submit as submission
 from jobs.submission.request import Submit, SubmitRequest, checked_unless_replay, fingerprint
 from jobs.submission.submit import submit_job
 from tests.jobs.api.submit_batcher.site import JOB, Site, job, with_headers
-from tests.support.api_world import Account, ApiWorld, GatewayClock
+from tests.support.api_harness import Account, ApiHarness, GatewayClock
 from tests.support.limits import limit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -32,13 +32,13 @@ def statuses(responses: Any) -> list[int]:
 
 
 def test_a_key_used_meanwhile_does_not_fail_other_submits(
-    acme: Account, batcher: Site, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
     submit_job(
         SubmitRequest(Submit(model="zimg", payload=JOB["payload"]), idempotency_key="a"),
         tenant=acme.tenant,
-        ports=world.ports,
+        ports=api.ports,
     )
     IdempotencyKey.objects.update(fingerprint=fingerprint(JOB))
     look, looks = submission.known_keys, list[int]()
@@ -58,7 +58,7 @@ def test_a_key_used_meanwhile_does_not_fail_other_submits(
         b"r=2",
         b"r=3",
     ]
-    assert world.leases.tokens[str(acme.tenant.pk)] == 1, "a token was taken twice"
+    assert api.leases.tokens[str(acme.tenant.pk)] == 1, "a token was taken twice"
 
 
 def test_an_internal_error_affects_only_its_own_request(
@@ -119,7 +119,7 @@ def test_an_error_after_the_commit_does_not_repeat_the_group(
 
 
 def test_tickets_refused_by_redis_are_pushed_later(
-    acme: Account, batcher: Site, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[str] = []
     monkeypatch.setattr(
@@ -129,7 +129,7 @@ def test_tickets_refused_by_redis_are_pushed_later(
     def away(*_: Any) -> Any:
         raise LeasingUnavailable("away")
 
-    monkeypatch.setattr(world.leases, "push", away)
+    monkeypatch.setattr(api.leases, "push", away)
     responses = batcher.ask(acme.key, job(), job(), job())
     assert statuses(responses) == [202] * 3
     assert [one.json()["position"] for one in responses] == [None] * 3

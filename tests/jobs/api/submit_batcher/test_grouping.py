@@ -10,14 +10,14 @@ import pytest
 from dispatcher_project.web.submit_batcher import MAX_GROUP
 from jobs.models import Job, JobTag
 from tests.jobs.api.submit_batcher.site import JOB, Ask, Site, job, with_headers
-from tests.support.api_world import Account, ApiWorld
+from tests.support.api_harness import Account, ApiHarness
 from tests.support.limits import limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.database
-def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Site, world: ApiWorld) -> None:
+def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Site, api: ApiHarness) -> None:
     responses = batcher.ask(acme.key, *(job(payload={"n": n}, tags=[f"t{n}"]) for n in range(MAX_GROUP + 10)))
     assert {one.status for one in responses} == {202}
     assert batcher.viewed == 0
@@ -25,7 +25,7 @@ def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Sit
     assert max(batcher.groups) > 1
     assert max(batcher.groups) <= MAX_GROUP
     ids = [one.json()["job_id"] for one in responses]
-    assert len(set(ids)) == MAX_GROUP + 10 == Job.objects.count() == len(world.leases.line)
+    assert len(set(ids)) == MAX_GROUP + 10 == Job.objects.count() == len(api.leases.line)
     assert [Job.objects.get(id=one).payload for one in ids] == [{"n": n} for n in range(MAX_GROUP + 10)]
     assert [one.json()["tags"] for one in responses] == [[f"t{n}"] for n in range(MAX_GROUP + 10)]
     assert JobTag.objects.count() == MAX_GROUP + 10
@@ -59,9 +59,9 @@ def test_a_limit_counts_all_submits_of_the_group(acme: Account, other: Account, 
     assert Job.objects.count() == 13
 
 
-def test_a_group_takes_one_token_per_submit(acme: Account, batcher: Site, world: ApiWorld) -> None:
+def test_a_group_takes_one_token_per_submit(acme: Account, batcher: Site, api: ApiHarness) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=5)
-    assert world.leases.tokens == {}
+    assert api.leases.tokens == {}
     responses = batcher.ask(acme.key, *[job()] * 8)
     assert sorted(one.status for one in responses) == [202] * 5 + [429] * 3
     left = [dict(one.headers)[b"ratelimit"] for one in responses]
@@ -72,16 +72,16 @@ def test_a_group_takes_one_token_per_submit(acme: Account, batcher: Site, world:
 
 
 def test_tokens_for_the_whole_group_are_taken_in_one_call(
-    acme: Account, batcher: Site, world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, api: ApiHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=2.0, submit_burst=5)
-    calls, take = [], world.leases.take_tokens
+    calls, take = [], api.leases.take_tokens
 
     def note(tenant: str, tokens: int, **limits: Any) -> Any:
         calls.append(tokens)
         return take(tenant, tokens, **limits)
 
-    monkeypatch.setattr(world.leases, "take_tokens", note)
+    monkeypatch.setattr(api.leases, "take_tokens", note)
     responses = batcher.ask(acme.key, *[job()] * 3)
     assert [dict(one.headers)[b"ratelimit"] for one in responses] == [
         b'"submits";r=4;t=1', b'"submits";r=3;t=1', b'"submits";r=2;t=2',
@@ -89,10 +89,10 @@ def test_tokens_for_the_whole_group_are_taken_in_one_call(
     assert calls == [3]
 
 
-def test_a_scheduled_and_a_queued_job_share_a_group(acme: Account, batcher: Site, world: ApiWorld) -> None:
+def test_a_scheduled_and_a_queued_job_share_a_group(acme: Account, batcher: Site, api: ApiHarness) -> None:
     responses = batcher.ask(acme.key, job(), job(run_at="2026-03-05T00:00:00Z"), job())
     assert [one.json()["status"] for one in responses] == ["queued", "scheduled", "queued"]
-    assert len(world.leases.line) == 2
+    assert len(api.leases.line) == 2
 
 
 def test_the_response_is_json_with_its_length(acme: Account, batcher: Site) -> None:

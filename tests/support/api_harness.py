@@ -1,4 +1,4 @@
-"""The API behind a test client: a world without Redis, and accounts with keys."""
+"""The API behind a test client: ports without Redis, and accounts with keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Unreachable:
 
 
 @dataclass
-class ApiWorld:
+class ApiHarness:
     """Test ports that record their calls."""
 
     leases: FakeLeases = field(default_factory=FakeLeases)
@@ -95,18 +95,18 @@ class Account:
 
 
 @pytest.fixture(autouse=True)
-def world(monkeypatch: pytest.MonkeyPatch) -> ApiWorld:
+def api(monkeypatch: pytest.MonkeyPatch) -> ApiHarness:
     compare_answers(monkeypatch)
-    world = ApiWorld()
-    monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
-    return world
+    api = ApiHarness()
+    monkeypatch.setattr(ports, "production_ports", lambda: api.ports)
+    return api
 
 
 @pytest.fixture
-def all_remembered(world: ApiWorld) -> None:
+def all_remembered(api: ApiHarness) -> None:
     """What the test has read it need not read again, however slow the machine is."""
-    world.registry = RegistryCache(3600.0)
-    world.valid_keys = TtlCache(3600.0, max_entries=1000)
+    api.registry = RegistryCache(3600.0)
+    api.valid_keys = TtlCache(3600.0, max_entries=1000)
 
 
 def forget_keys() -> None:

@@ -63,7 +63,7 @@ class NoRedis:
 
 
 @dataclass
-class QueueWorld:
+class QueueHarness:
     """Test ports that record their calls, and shortcuts that put a job into a state."""
 
     fleet: str
@@ -159,11 +159,11 @@ class QueueWorld:
 
 
 @pytest.fixture
-def world(db: None, valkey: EmbeddedValkey, fleet: str) -> Iterator[QueueWorld]:
-    """A world with an open index; expired leases are examined every five minutes."""
+def queue(db: None, valkey: EmbeddedValkey, fleet: str) -> Iterator[QueueHarness]:
+    """A queue with an open index; expired leases are examined every five minutes."""
     client, clock = connect(valkey.url), VirtualClock()
     leases = RedisLeases(client, fleet, lease_seconds=LEASE_SECONDS, sweep_seconds=100.0, now_ms=clock.now_ms)
-    made = QueueWorld(fleet, clock, leases, client)
+    made = QueueHarness(fleet, clock, leases, client)
     open_index(leases)
     yield made
     client.close()
