@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.scenario
 
 
-class Rig:
+class BrokerHarness:
     """Worker → proxy → Valkey; the test itself talks to Valkey directly. All tests have one: a start of the
     worker takes more CPU time than they do."""
 
@@ -58,52 +58,52 @@ class Rig:
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    rig = Rig(tmp_path_factory.mktemp("rig"))
-    yield rig
-    rig.close()
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHarness]:
+    harness = BrokerHarness(tmp_path_factory.mktemp("broker"))
+    yield harness
+    harness.close()
 
 
-def test_a_reset_connection_does_not_start_the_running_wake_a_second_time(rig: Rig) -> None:
-    rig.worker()
-    begun, worked = rig.calls("work"), rig.calls("worked")
-    rig.bench.order(seconds=2)
-    rig.wake()
-    wait_for(lambda: rig.calls("work") > begun)
-    rig.proxy.reset()
-    rig.wait_for_worked(worked + 1)
-    rig.wake()
-    rig.wait_for_worked(worked + 2)
-    assert rig.calls("work") == begun + 2
+def test_a_reset_connection_does_not_start_the_running_wake_a_second_time(harness: BrokerHarness) -> None:
+    harness.worker()
+    begun, worked = harness.calls("work"), harness.calls("worked")
+    harness.bench.order(seconds=2)
+    harness.wake()
+    wait_for(lambda: harness.calls("work") > begun)
+    harness.proxy.reset()
+    harness.wait_for_worked(worked + 1)
+    harness.wake()
+    harness.wait_for_worked(worked + 2)
+    assert harness.calls("work") == begun + 2
 
 
-def test_a_busy_worker_outlives_a_broker_that_dies(rig: Rig) -> None:
-    worker = rig.worker()
-    begun, worked, losses = rig.calls("work"), rig.calls("worked"), rig.losses()
-    rig.bench.order(seconds=3)
-    rig.wake()
-    wait_for(lambda: rig.calls("work") > begun)
-    rig.valkey.kill()
-    wait_for(lambda: rig.losses() > losses, what=rig.bench.log)
-    rig.valkey.start()
-    rig.wait_for_worked(worked + 1)
-    rig.wake()
-    rig.wait_for_worked(worked + 2)
+def test_a_busy_worker_outlives_a_broker_that_dies(harness: BrokerHarness) -> None:
+    worker = harness.worker()
+    begun, worked, losses = harness.calls("work"), harness.calls("worked"), harness.losses()
+    harness.bench.order(seconds=3)
+    harness.wake()
+    wait_for(lambda: harness.calls("work") > begun)
+    harness.valkey.kill()
+    wait_for(lambda: harness.losses() > losses, what=harness.bench.log)
+    harness.valkey.start()
+    harness.wait_for_worked(worked + 1)
+    harness.wake()
+    harness.wait_for_worked(worked + 2)
     assert worker.poll() is None
 
 
-def test_a_silent_partition_is_noticed_healed_and_no_obstacle_to_a_stop(rig: Rig) -> None:
-    worker = rig.worker()
-    worked, losses = rig.calls("worked"), rig.losses()
-    rig.wake()
-    rig.wait_for_worked(worked + 1)
-    rig.proxy.silence()
-    wait_for(lambda: rig.losses() > losses, what=rig.bench.log)
-    rig.proxy.heal()
-    rig.wake()
-    rig.wait_for_worked(worked + 2)
-    rig.proxy.silence()
+def test_a_silent_partition_is_noticed_healed_and_no_obstacle_to_a_stop(harness: BrokerHarness) -> None:
+    worker = harness.worker()
+    worked, losses = harness.calls("worked"), harness.losses()
+    harness.wake()
+    harness.wait_for_worked(worked + 1)
+    harness.proxy.silence()
+    wait_for(lambda: harness.losses() > losses, what=harness.bench.log)
+    harness.proxy.heal()
+    harness.wake()
+    harness.wait_for_worked(worked + 2)
+    harness.proxy.silence()
     worker.send_signal(signal.SIGTERM)
     worker.wait(60)
-    assert rig.bench.calls("drain") == [[]]
-    rig.proxy.heal()
+    assert harness.bench.calls("drain") == [[]]
+    harness.proxy.heal()

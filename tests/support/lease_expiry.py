@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.gpus.leasing.rig import Rig
+from tests.gpus.leasing.lease_harness import LeaseHarness
 
 
-def expire(rig: Rig, seconds: float = 16) -> None:
+def expire(harness: LeaseHarness, seconds: float = 16) -> None:
     """Time passes and the sweep ticks, as it does."""
     for _ in range(int(seconds / 2)):
-        rig.leases.expired()
-        rig.wait(2)
+        harness.leases.expired()
+        harness.wait(2)

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis.stateful import invariant
 
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.gpus.leasing.plain_model import PlainLeases
-from tests.gpus.leasing.rig import POOL, Rig
 
 SERVERS, TENANTS = ("s1", "s2", "s3"), ("a", "b", "c")
 READ_POOL = """
@@ -19,7 +19,7 @@ return {{parked, w0, w1, w2}, {tostring(o1), tostring(o2)}, {tostring(v0), tostr
 
 
 class Checks:
-    rig: Rig
+    harness: LeaseHarness
     model: PlainLeases
     virtual: list[float]
     most_ordered = 4
@@ -30,7 +30,7 @@ class Checks:
         seen = {
             view.slot: (view.state, view.job_id, view.attempt_id, view.warm_model, view.follower_id)
             for server in SERVERS
-            for view in self.rig.leases.slots(server)
+            for view in self.harness.leases.slots(server)
         }
         assert seen == {
             slot.name: (
@@ -42,7 +42,7 @@ class Checks:
             )
             for slot in self.model.slots.values()
         }
-        assert self.rig.leases.depth(POOL).slots == self.model.states()
+        assert self.harness.leases.depth(POOL).slots == self.model.states()
         holders = [slot for slot in self.model.slots.values() if slot.state in ("leased", "adoptable")]
         jobs = [lease.job for slot in holders for lease in (slot.held, slot.follower) if lease]
         assert len(jobs) == len(set(jobs))
@@ -50,7 +50,7 @@ class Checks:
 
     @invariant()
     def indexes_match_the_tickets(self) -> None:
-        found = Index(self.rig)
+        found = Index(self.harness)
         turn: dict[str, dict[str, float]] = defaultdict(dict)
         heads: dict[str, dict[str, float]] = defaultdict(dict)
         models: dict[str, dict[str, float]] = defaultdict(dict)
@@ -62,19 +62,19 @@ class Checks:
             for queue in (f"{band}", f"{band}:{ticket.model}") if ticket in ready else ():
                 turn[queue][ticket.tenant] = self.model.bands[band].turn[ticket.tenant]
                 heads[queue].setdefault(ticket.tenant, float(ticket.score))
-        depth = self.rig.leases.depth(POOL)
+        depth = self.harness.leases.depth(POOL)
         assert (depth.waiting, depth.parked) == (self.model.waiting(), self.model.parked())
         assert found.tickets() == {
             (f"{t.asked}:{t.model}:{t.tenant}", t.member): float(t.score) for t in self.model.line.values()
         }
         assert found.zsets("models") == models
-        only = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")[3]
+        only = self.harness.client.eval(READ_POOL, 1, f"{self.harness.prefix}pool:{POOL}")[3]
         if only != ",":  # the queue's order is that of the only model that ever came
             assert {ticket.model for ticket in self.model.line.values()} <= {only}
             for orders in (turn, heads):
                 for queue in [queue for queue in orders if ":" in queue]:
                     del orders[queue]
-        classes = self.rig.client.hgetall(f"{self.rig.prefix}classes:{POOL}")
+        classes = self.harness.client.hgetall(f"{self.harness.prefix}classes:{POOL}")
         by_class: dict[str, dict[str, float]] = defaultdict(dict)
         for queue in [queue for queue in turn if ":" not in queue]:
             broad = {
@@ -88,7 +88,7 @@ class Checks:
                 for name, served in classes.items():
                     if waits_for & set(served.split(",")):
                         by_class[f"{queue}:{name}"][tenant] = turn[queue][tenant]
-            assert self.rig.client.smembers(f"{self.rig.prefix}broad:{POOL}:{queue}") == set(broad)
+            assert self.harness.client.smembers(f"{self.harness.prefix}broad:{POOL}:{queue}") == set(broad)
         for kind, orders in (("turn", turn), ("class_turn", by_class)):
             assert found.zsets(kind) == {
                 queue: pytest.approx(tags, rel=1e-12) for queue, tags in orders.items() if tags
@@ -97,20 +97,20 @@ class Checks:
         listed = {slot.name for slot in self.model.slots.values() if slot.listed}
         assert {slot for slots in found.zsets("free").values() for slot in slots} == listed
         assert sum(count for hosts in found.zsets("open").values() for count in hosts.values()) == len(listed)
-        assert self.rig.client.hgetall(self.rig.prefix + "held") == self.model.holders
+        assert self.harness.client.hgetall(self.harness.prefix + "held") == self.model.holders
 
     @invariant()
     def no_tenant_is_forgotten(self) -> None:
         """Which tenants wait, how much each runs, and that no limit is exceeded. The job of a dropped
         follower waits again."""
-        client, prefix = self.rig.client, self.rig.prefix
+        client, prefix = self.harness.client, self.harness.prefix
         assert not self.model.dropped
-        tickets = list(self.rig.tickets.values())
+        tickets = list(self.harness.tickets.values())
         reachable = [
             one.job_id in self.model.holders or (one.job_id, one.priority) in self.model.line
             for one in tickets
         ]
-        assert self.rig.leases.has_tickets(POOL, tickets) == reachable
+        assert self.harness.leases.has_tickets(POOL, tickets) == reachable
         for tenant in TENANTS:
             waits = client.smembers(f"{prefix}waits:{tenant}")
             assert waits == ({POOL} if any(t.tenant == tenant for t in self.model.line.values()) else set())
@@ -124,7 +124,9 @@ class Checks:
     def counts_are_right_and_virtual_time_never_goes_back(self) -> None:
         before, self.virtual = self.virtual, [band.virtual for band in self.model.bands]
         assert all(old <= new for old, new in zip(before, self.virtual, strict=True))
-        counts, allowance, virtual, _ = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")
+        counts, allowance, virtual, _ = self.harness.client.eval(
+            READ_POOL, 1, f"{self.harness.prefix}pool:{POOL}"
+        )
         ready = Counter(map(self.model.band_of, self.model.ready()))
         assert counts == [len(self.model.parked_tenants()), ready[0], ready[1], ready[2]]
         assert [float(value) for value in allowance] == pytest.approx(
@@ -136,14 +138,14 @@ class Checks:
 class Index:
     """The zsets of the pool, as they lie in Redis."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, harness: LeaseHarness) -> None:
         kinds = ("line", "turn", "class_turn", "heads", "models", "free", "open")
         names = sorted(
-            name for name in rig.all_keys() if name.startswith(tuple(f"{kind}:{POOL}:" for kind in kinds))
+            name for name in harness.all_keys() if name.startswith(tuple(f"{kind}:{POOL}:" for kind in kinds))
         )
-        pipeline = rig.client.pipeline(transaction=False)
+        pipeline = harness.client.pipeline(transaction=False)
         for name in names:
-            pipeline.zrange(rig.prefix + name, 0, -1, withscores=True)
+            pipeline.zrange(harness.prefix + name, 0, -1, withscores=True)
         self._zsets: dict[str, dict[str, float]] = dict(
             zip(names, map(dict, pipeline.execute()), strict=True)
         )

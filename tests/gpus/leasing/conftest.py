@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpus.leasing.scripts import Client
-from tests.gpus.leasing.rig import Rig
+from tests.gpus.leasing.lease_harness import LeaseHarness
 from tests.support.lease_client import client
 
 __all__ = ["client"]
@@ -20,6 +20,6 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def rig(client: Client, fleet: str) -> Rig:
+def harness(client: Client, fleet: str) -> LeaseHarness:
     """A whole index with one empty pool."""
-    return Rig(client, fleet).open()
+    return LeaseHarness(client, fleet).open()

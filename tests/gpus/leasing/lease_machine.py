@@ -19,10 +19,10 @@ from gpus.leasing.scripts import Client
 from gpus.leasing.values import ExpiredLease, Follower
 from gpus.protocol import ExpiryVerdict, Ticket
 from tests.gpus.leasing.checks import SERVERS, TENANTS, Checks
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.gpus.leasing.lease_steps import LeaseSteps
 from tests.gpus.leasing.operator_steps import MODELS, OperatorSteps
 from tests.gpus.leasing.plain_model import PlainLeases
-from tests.gpus.leasing.rig import POOL, Rig
 
 SWEEP_SECONDS = 2.0
 LATE_PRIORITY = (5, 9, 1)
@@ -36,10 +36,12 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.virtual = [0.0, 0.0, 0.0]
-        self.rig = Rig(self.client, f"m{uuid.uuid4().hex[:12]}", sweep_seconds=SWEEP_SECONDS).open()
-        self.rig.configured_tenants = set(TENANTS)
+        self.harness = LeaseHarness(
+            self.client, f"m{uuid.uuid4().hex[:12]}", sweep_seconds=SWEEP_SECONDS
+        ).open()
+        self.harness.configured_tenants = set(TENANTS)
         self.model = PlainLeases()
-        self.model.now = self.model.reached = self.rig.now_ms * 1000
+        self.model.now = self.model.reached = self.harness.now_ms * 1000
         self.chance = random.Random(0)
         self.number = 0
         self.seen, self.lost = [], []
@@ -95,31 +97,31 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
             "avoid": self.chance.choice([None, None, None, *SERVERS]),
             "near": self.chance.choice([None, None, None, *SERVERS]),
         }
-        self._push([self.rig.ticket(self._new("j"), **ticket) for _ in range(self.chance.randint(1, 4))])
+        self._push([self.harness.ticket(self._new("j"), **ticket) for _ in range(self.chance.randint(1, 4))])
 
     def push_again(self) -> None:
-        if self.rig.tickets:
-            self._push([self.rig.tickets[self.chance.choice(list(self.rig.tickets))]])
+        if self.harness.tickets:
+            self._push([self.harness.tickets[self.chance.choice(list(self.harness.tickets))]])
 
     def push_under_another_priority(self) -> None:
         """As a process that does not know of the change."""
         if self.model.line:
             job = self.chance.choice(list(self.model.line))[0]
-            ticket = self.rig.tickets[job]
+            ticket = self.harness.tickets[job]
             late = replace(ticket, priority=LATE_PRIORITY[(ticket.priority - 1) % 3])
-            self.rig.tickets[f"{job} late"] = late
+            self.harness.tickets[f"{job} late"] = late
             self._push([late])
 
     def push_dropped(self) -> None:
         """Jobs of dropped followers: the process that drops a follower pushes its job, sometimes a little
         later."""
         if self.model.dropped:
-            self._push([self.rig.tickets[one.job] for one in self.model.dropped])
+            self._push([self.harness.tickets[one.job] for one in self.model.dropped])
             self.lost += self.model.dropped
             self.model.dropped.clear()
 
     def _push(self, tickets: list[Ticket]) -> None:
-        pushed = self.rig.leases.push(POOL, tickets)
+        pushed = self.harness.leases.push(POOL, tickets)
         outcomes = [result.outcome.value for result in pushed.results]
         expected = [self.model.push(ticket) for ticket in tickets]
         assert [one if one in ("held", "duplicate") else "stands" for one in outcomes] == expected
@@ -129,18 +131,18 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
         assert sum(wake.count for wake in pushed.wakes) <= stand.count("stands")
 
     def remove(self) -> None:
-        if self.rig.tickets:
-            tickets = list(self.rig.tickets.values())
+        if self.harness.tickets:
+            tickets = list(self.harness.tickets.values())
             standing = [one for one in tickets if (one.job_id, one.priority) in self.model.line]
             ticket = self.chance.choice([*standing, *tickets])
             expected = self.model.remove((ticket.job_id, ticket.priority))
-            assert self.rig.leases.remove(POOL, ticket) == expected
+            assert self.harness.leases.remove(POOL, ticket) == expected
 
     # -- time and repair -----------------------------------------------------------------------------------
 
     def wait(self, seconds: float | None = None) -> None:
-        self.rig.wait(seconds or self.chance.choice([0.001, 0.5, 1.0, 1.0, 4.0, 9.0, 40.0]))
-        self.model.now = self.rig.now_ms * 1000
+        self.harness.wait(seconds or self.chance.choice([0.001, 0.5, 1.0, 1.0, 4.0, 9.0, 40.0]))
+        self.model.now = self.harness.now_ms * 1000
 
     def sweep(self) -> None:
         """As beat ticks; sometimes until something has run out, sometimes after a gap."""
@@ -152,7 +154,7 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
                 self._resolve(row)
 
     def _expired(self) -> list[ExpiredLease]:
-        rows = self.rig.leases.expired()
+        rows = self.harness.leases.expired()
         assert sorted(row.ref.attempt_id for row in rows) == self.model.expired(
             int(SWEEP_SECONDS * 3_000_000)
         )
@@ -171,17 +173,19 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
         assert row.held_seconds == pytest.approx(
             lease.charged if row.is_ending else (self.model.now - lease.leased_us) / 1_000_000
         )
-        assert self.rig.leases.resolve_expired(row.ref, verdict) == self.model.resolve(lease, verdict.value)
+        assert self.harness.leases.resolve_expired(row.ref, verdict) == self.model.resolve(
+            lease, verdict.value
+        )
 
     def shut(self) -> None:
         name = self.chance.choice([*self.model.slots, "s3/7"])
         slot = self.model.slots.get(name)
         attempt = slot.lease.attempt if slot and slot.lease and self.chance.random() < 0.5 else "old"
         self.model.quarantine(name, attempt)
-        self.rig.leases.quarantine(name, attempt)
+        self.harness.leases.quarantine(name, attempt)
 
     def prove_free(self) -> None:
         for slot in list(self.model.slots.values()):
             if slot.state == "quarantined":
                 self.model.free_slot(slot.name)
-                self.rig.leases.free_slot(slot.name)
+                self.harness.leases.free_slot(slot.name)

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.gpus.leasing.operator_steps import HOSTS, MODELS
 from tests.gpus.leasing.plain_model import PlainLeases
 from tests.gpus.leasing.plain_values import Held, Slot
-from tests.gpus.leasing.rig import POOL, Rig
 
 WORKERS = ("w1", "w1", "w1", "w1", "w2")
 SECONDS = (None, 0.0, 0.25, 1.0, 1.0, 3.5, 20.0)
@@ -19,7 +19,7 @@ SECONDS = (None, 0.0, 0.25, 1.0, 1.0, 3.5, 20.0)
 class LeaseSteps:
     """seen: every lease that was granted, the last one last. lost: followers that were dropped."""
 
-    rig: Rig
+    harness: LeaseHarness
     model: PlainLeases
     chance: random.Random
     number: int
@@ -62,7 +62,7 @@ class LeaseSteps:
         attempt, worker, host = self._new("a"), self.chance.choice(WORKERS), self.chance.choice(HOSTS)
         for _ in range(self.chance.choice([1, 1, 2])):
             warm = self._warm()
-            lease = self.rig.claim(attempt, worker=worker, host=host, warm=warm)
+            lease = self.harness.claim(attempt, worker=worker, host=host, warm=warm)
             held, adopted = self.model.claim(attempt, worker, host or "", warm) or (None, False)
             self._same(lease, held, adopted=adopted)
 
@@ -88,7 +88,7 @@ class LeaseSteps:
             rest_us = None if rest is None else int(rest * 1_000_000)
             expected = self.model.release(slot, mode.value, worker, seconds, following, rest_us, warm, begun)
         for _ in range(self.chance.choice([1, 1, 2])):
-            found = self.rig.leases.release(
+            found = self.harness.leases.release(
                 lease.ref,
                 mode,
                 worker=worker,
@@ -119,7 +119,7 @@ class LeaseSteps:
         for attempt in ends:
             self.model.confirm_ends(attempt)
         for _ in range(self.chance.choice([1, 2])):
-            self.rig.leases.confirm_ends(refs)
+            self.harness.leases.confirm_ends(refs)
 
     # -- followers ---------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class LeaseSteps:
         for _ in range(self.chance.choice([1, 1, 2])):
             warm = self._warm()
             expected = self.model.reserve(slot, worker, attempt, warm) if slot else None
-            found = self.rig.leases.reserve(lease.ref, worker=worker, next_attempt_id=attempt, warm=warm)
+            found = self.harness.leases.reserve(lease.ref, worker=worker, next_attempt_id=attempt, warm=warm)
             self._same(found, expected)
 
     def give_back_follower(self) -> None:
@@ -148,7 +148,9 @@ class LeaseSteps:
             self.model.give_back_follower(slot, worker)
         following = self._new("a") if mode is ReleaseMode.ENDED else None
         for _ in range(self.chance.choice([1, 2])):
-            assert self.rig.leases.release(lease.ref, mode, worker=worker, next_attempt_id=following) is None
+            assert (
+                self.harness.leases.release(lease.ref, mode, worker=worker, next_attempt_id=following) is None
+            )
 
     # -- holders ----------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class LeaseSteps:
         if lease is None or slot is None:
             return
         expected = self.model.take_over(slot, worker, lease.epoch + 1)
-        assert self.rig.leases.take_over(lease.ref, worker=worker, new_epoch=lease.epoch + 1) == expected
+        assert self.harness.leases.take_over(lease.ref, worker=worker, new_epoch=lease.epoch + 1) == expected
         if expected:
             self.seen.append(_as_lease(slot.held, slot.fence))
 
@@ -171,7 +173,7 @@ class LeaseSteps:
             slot, end = self.model.under(*_ref(lease)), self.model.settling.get(lease.attempt_id)
             held = slot.held if slot else end if end and _ref_of(end) == lease.ref else None
             followed = self.model.followed_under(*_ref(lease))
-            assert self.rig.leases.is_held(lease.ref) == bool(held or followed)
+            assert self.harness.leases.is_held(lease.ref) == bool(held or followed)
             if followed:
                 is_kept = followed.held.worker == worker
             else:
@@ -179,7 +181,7 @@ class LeaseSteps:
             if not is_kept:
                 lost.append(lease.ref)
         self.model.reach()
-        assert self.rig.leases.renew(worker, leases, [], followers) == lost
+        assert self.harness.leases.renew(worker, leases, [], followers) == lost
 
 
 def _ref(lease: Lease) -> tuple[str, str, str, int]:

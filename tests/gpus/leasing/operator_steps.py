@@ -6,14 +6,14 @@ import random
 
 from gpus.protocol import BANDS, TenantSpec, split_slot
 from tests.gpus.leasing.checks import SERVERS, TENANTS
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.gpus.leasing.plain_model import PlainLeases
-from tests.gpus.leasing.rig import POOL, Rig
 
 MODELS, HOSTS = ("flux", "ltx2", "zimg"), (None, None, None, "box")
 
 
 class OperatorSteps:
-    rig: Rig
+    harness: LeaseHarness
     model: PlainLeases
     chance: random.Random
 
@@ -31,23 +31,23 @@ class OperatorSteps:
         self, name: str, slots: int, models: tuple[str, ...], desired: str, host: str | None
     ) -> None:
         self.model.configure(name, slots, models, desired, host or "")
-        self.rig.server(name, slots, models, desired=desired, host=host)
+        self.harness.server(name, slots, models, desired=desired, host=host)
 
     def forget(self) -> None:
         name = self.chance.choice(SERVERS)
         self.model.forget(name)
-        self.rig.leases.forget_server(name)
+        self.harness.leases.forget_server(name)
 
     def rest(self) -> None:
         name, seconds = self.chance.choice(SERVERS), self.chance.choice([1, 10])
         if name in self.model.servers:
             self.model.rest(name, seconds * 1_000_000)
-        self.rig.leases.rest_server(name, seconds)
+        self.harness.leases.rest_server(name, seconds)
 
     def switch(self) -> None:
         algorithm, patience = self.chance.choice(["fair", "fifo"]), self.chance.choice([0, 5, 30])
         self.model.fifo, self.model.patience = algorithm == "fifo", patience * 1_000_000
-        self.rig.pool(algorithm, patience=patience)
+        self.harness.pool(algorithm, patience=patience)
 
     def rule(self) -> None:
         """Another weight, another highest band, another limit of running jobs."""
@@ -56,7 +56,7 @@ class OperatorSteps:
         before = sum(self.model.waiting().values())
         self.model.set_rules(tenant, weight, band, most)
         for _ in range(self.chance.choice([1, 2])):
-            wakes = self.rig.leases.set_tenants([TenantSpec(tenant, weight, BANDS[band], most)])
+            wakes = self.harness.leases.set_tenants([TenantSpec(tenant, weight, BANDS[band], most)])
             back = sum(self.model.waiting().values()) - before
             assert sum(wake.count for wake in wakes) <= max(0, back)
 
@@ -64,12 +64,12 @@ class OperatorSteps:
         tenants = self.chance.choice(["", "", "a", "bc", "abc"])
         before = sum(self.model.waiting().values())
         self.model.set_paused(set(tenants))
-        wakes = self.rig.leases.set_paused_tenants(POOL, list(tenants))
+        wakes = self.harness.leases.set_paused_tenants(POOL, list(tenants))
         back = sum(self.model.waiting().values()) - before
         assert sum(wake.count for wake in wakes) <= max(0, back) or tenants
 
     def fill(self) -> None:
-        wakes = self.rig.leases.fill()
+        wakes = self.harness.leases.fill()
         self.model.end_rests()
         listed = [slot for slot in self.model.slots.values() if slot.listed]
         servers = {slot.name: self.model.servers[split_slot(slot.name)[0]] for slot in listed}

@@ -9,7 +9,7 @@ import pytest
 
 from gpus.leasing.codec import BadCall
 from gpus.leasing.library import FOLDER, BadScript, parameters_of, read_parameters, script_names, with_locals
-from tests.gpus.leasing.rig import Rig
+from tests.gpus.leasing.lease_harness import LeaseHarness
 
 HEAD = "-- Why: w\n-- Keys: none\n-- Args:\n{args}-- Returns: r\n{code}"
 
@@ -116,7 +116,7 @@ def test_a_list_holds_texts_only() -> None:
             found.values({"names": names})
 
 
-def test_lua_reads_in_the_order_in_which_python_writes(rig: Rig) -> None:
+def test_lua_reads_in_the_order_in_which_python_writes(harness: LeaseHarness) -> None:
     head = (
         "--   pool: text\n--   count: number\n--   warm, rest: text or nil\n"
         "--   rows: records\n--     job: text\n--     epoch: number or nil\n"
@@ -125,12 +125,12 @@ def test_lua_reads_in_the_order_in_which_python_writes(rig: Rig) -> None:
     found = read(head, code)
     rows = [{"job": "j", "epoch": None}, {"job": "k", "epoch": 2.5}]
     values = found.values({"pool": "p", "count": 1, "warm": None, "rest": "r", "rows": rows})
-    answer = rig.client.eval(found.lua(1) + with_locals(code), 0, *values)
+    answer = harness.client.eval(found.lua(1) + with_locals(code), 0, *values)
     assert json.loads(answer) == ["p", 2, 0, "r", [{"job": "j"}, {"job": "k", "epoch": 2.5}]]
 
 
-def test_the_store_refuses_a_wrong_name_before_anything_is_sent(rig: Rig) -> None:
-    rig.client.config_resetstat()
+def test_the_store_refuses_a_wrong_name_before_anything_is_sent(harness: LeaseHarness) -> None:
+    harness.client.config_resetstat()
     with pytest.raises(BadCall, match="no argument is named attempt_id"):
-        rig.leases._scripts.run("granted", worker="w", attempt_id="a")
-    assert "cmdstat_fcall" not in rig.client.info("commandstats")
+        harness.leases._scripts.run("granted", worker="w", attempt_id="a")
+    assert "cmdstat_fcall" not in harness.client.info("commandstats")

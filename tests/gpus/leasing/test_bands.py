@@ -10,7 +10,7 @@ import pytest
 from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
 from gpus.leasing.scripts import Client
 from gpus.protocol import ServerSpec, TenantSpec
-from tests.gpus.leasing.rig import Rig
+from tests.gpus.leasing.lease_harness import LeaseHarness
 
 GRANTED = [TenantSpec(name, 1.0, "urgent") for name in ("urgent", "normal", "bulk")]
 PRIORITY = {"urgent": 1, "normal": 5, "bulk": 9}
@@ -95,43 +95,43 @@ def test_an_adversary_in_the_higher_bands_never_takes_more_than_fifteen_parts(
     assert worst <= 15 * 12 + 4 * (30 + 15 * 12)
 
 
-def test_a_due_band_without_a_usable_ticket_earns_no_credit(rig: Rig) -> None:
+def test_a_due_band_without_a_usable_ticket_earns_no_credit(harness: LeaseHarness) -> None:
     """No server runs bulk's model for a long time; then it gets its part again, not all that it missed."""
-    rig.server(models=("flux",))
-    rig.push("b00", tenant="b", priority=9, model="zimg")
-    rig.push(*(f"u{i:03}" for i in range(150)), priority=1)
-    rig.push(*(f"b{i:02}" for i in range(1, 20)), tenant="b", priority=9, model="zimg")
-    lease = rig.must_claim()
+    harness.server(models=("flux",))
+    harness.push("b00", tenant="b", priority=9, model="zimg")
+    harness.push(*(f"u{i:03}" for i in range(150)), priority=1)
+    harness.push(*(f"b{i:02}" for i in range(1, 20)), tenant="b", priority=9, model="zimg")
+    lease = harness.must_claim()
     for _ in range(90):
-        lease = rig.next(lease)
-    rig.server("s2", models=("flux", "zimg"))
+        lease = harness.next(lease)
+    harness.server("s2", models=("flux", "zimg"))
     order = []
-    held = rig.must_claim()
+    held = harness.must_claim()
     for _ in range(40):
         order.append(held.tenant)
-        held = rig.next(held)
+        held = harness.next(held)
     assert order.count("b") <= 4
 
 
-def test_refused_jobs_do_not_reduce_what_a_band_owes(rig: Rig) -> None:
+def test_refused_jobs_do_not_reduce_what_a_band_owes(harness: LeaseHarness) -> None:
     """A busy answer costs no share."""
-    rig.server()
-    rig.push("b1", tenant="b", priority=9)
-    rig.push(*(f"u{i:02}" for i in range(40)), priority=1)
-    lease = rig.must_claim()
+    harness.server()
+    harness.push("b1", tenant="b", priority=9)
+    harness.push(*(f"u{i:02}" for i in range(40)), priority=1)
+    lease = harness.must_claim()
     for _ in range(20):
-        lease = rig.next(lease, 0.0)
+        lease = harness.next(lease, 0.0)
         assert lease.tenant != "b"
     order = []
     for _ in range(16):
-        lease = rig.next(lease, 1.0)
+        lease = harness.next(lease, 1.0)
         order.append(lease.job_id)
     assert "b1" in order
 
 
-def test_a_long_run_is_charged_to_the_bands_by_its_real_time(rig: Rig) -> None:
-    rig.server()
-    rig.push("b1", tenant="b", priority=9)
-    rig.push(*(f"u{i:02}" for i in range(40)), priority=1)
-    lease = rig.must_claim()
-    assert rig.next(lease, 15.0).job_id == "b1"
+def test_a_long_run_is_charged_to_the_bands_by_its_real_time(harness: LeaseHarness) -> None:
+    harness.server()
+    harness.push("b1", tenant="b", priority=9)
+    harness.push(*(f"u{i:02}" for i in range(40)), priority=1)
+    lease = harness.must_claim()
+    assert harness.next(lease, 15.0).job_id == "b1"

@@ -11,7 +11,7 @@ from gpus.errors import Verdict
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, Lease
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 
 RULES = CircuitRules(failures=3, rest_seconds=8.0, cap_seconds=60.0)
 SERVERS = {"s1": 3, "s2": 2, "s3": 1}
@@ -47,18 +47,18 @@ class Plain:
 
 
 class CircuitModel:
-    def __init__(self, rig: Rig, seed: int) -> None:
-        self.rig, self.chance = rig, random.Random(seed)
+    def __init__(self, harness: LeaseHarness, seed: int) -> None:
+        self.harness, self.chance = harness, random.Random(seed)
         self.servers = {name: Plain() for name in SERVERS}
         self.models = {name: Plain() for name in MODELS}
         self.live: dict[str, Lease] = {}
         self.number = 0
         for name, slots in SERVERS.items():
-            rig.server(name, slots, MODELS)
+            harness.server(name, slots, MODELS)
 
     @property
     def now(self) -> float:
-        return self.rig.now_ms / 1000
+        return self.harness.now_ms / 1000
 
     def step(self) -> None:
         act = self.chance.choices((self.push, self.claim, self.end, self.wait), (3, 5, 5, 2))[0]
@@ -67,14 +67,14 @@ class CircuitModel:
 
     def push(self) -> None:
         self.number += 1
-        self.rig.push(f"j{self.number:05d}", model=self.chance.choice(MODELS))
+        self.harness.push(f"j{self.number:05d}", model=self.chance.choice(MODELS))
 
     def wait(self) -> None:
-        self.rig.wait(self.chance.choice((0.5, 3.0, 9.0)))
+        self.harness.wait(self.chance.choice((0.5, 3.0, 9.0)))
 
     def claim(self) -> None:
         self.number += 1
-        lease = self.rig.claim(f"a{self.number}")
+        lease = self.harness.claim(f"a{self.number}")
         if lease is None:
             self.must_be_nothing()
             return
@@ -90,13 +90,13 @@ class CircuitModel:
 
     def must_be_nothing(self) -> None:
         """Every job that may run does, at the latest after the next check of half-open servers."""
-        self.rig.wait(2.1)
-        lease = self.rig.claim(f"b{self.number}")
+        self.harness.wait(2.1)
+        lease = self.harness.claim(f"b{self.number}")
         if lease is not None:
-            self.rig.release(lease, "free", gpu_seconds=0.0)
-            self.rig.push(lease.job_id, model=lease.model)
+            self.harness.release(lease, "free", gpu_seconds=0.0)
+            self.harness.push(lease.job_id, model=lease.model)
             return
-        waiting = self.rig.leases.depth(POOL).waiting
+        waiting = self.harness.leases.depth(POOL).waiting
         models = [name for name in waiting if self._may(self.models[name])]
         free = [
             name
@@ -117,13 +117,13 @@ class CircuitModel:
         lease = self.live.pop(self.chance.choice(sorted(self.live)))
         verdict = self.chance.choice(VERDICTS)
         self.number += 1
-        following = self.rig.release(
+        following = self.harness.release(
             lease,
             gpu_seconds=1.0,
             verdict=verdict,
             next_attempt_id=f"n{self.number}" if self.chance.random() < 0.5 else None,
         )
-        self.rig.leases.confirm_ends([lease.ref])
+        self.harness.leases.confirm_ends([lease.ref])
         if not self.model_judged(lease, verdict) or verdict is Verdict.MODEL:
             self.judge_server(lease, verdict)
         if following is not None:
@@ -168,7 +168,7 @@ class CircuitModel:
                 circuit.open(self.now)
 
     def compare(self) -> None:
-        found = self.rig.leases.circuits(POOL, list(SERVERS))
+        found = self.harness.leases.circuits(POOL, list(SERVERS))
         for kind, plain in ((found.servers, self.servers), (found.models, self.models)):
             for name, circuit in plain.items():
                 seen = kind.get(name)
@@ -181,7 +181,7 @@ class CircuitModel:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_circuits_match_the_plain_model(client: Client, fleet: str, seed: int) -> None:
-    model = CircuitModel(Rig(client, fleet, circuit_rules=RULES).open(), seed)
+    model = CircuitModel(LeaseHarness(client, fleet, circuit_rules=RULES).open(), seed)
     for _ in range(400):
         model.step()
     assert any(circuit.opens for circuit in (*model.servers.values(), *model.models.values())) or seed

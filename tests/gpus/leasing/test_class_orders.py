@@ -13,8 +13,8 @@ from gpus.leasing.library import library_code
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import BANDS, CircuitState, Lease
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.gpus.leasing.plain_values import Server
-from tests.gpus.leasing.rig import POOL, Rig
 
 MODELS, TENANTS = ("flux", "llm", "sdxl", "zimg"), ("a", "b", "c", "d", "e")
 FAILING = MODELS[:2]
@@ -34,7 +34,7 @@ def test_a_slot_goes_to_the_lowest_start_tag_among_tenants_of_its_models(
     monkeypatch.setattr(scripts, "library_code", lambda: code)
     seen: set[str] = set()
     for seed in range(2):
-        fuzz = Fuzz(Rig(client, f"{fleet}-{seed}", circuit_rules=RULES).open(), seed)
+        fuzz = Fuzz(LeaseHarness(client, f"{fleet}-{seed}", circuit_rules=RULES).open(), seed)
         for _ in range(200):
             fuzz.step()
             seen |= fuzz.check()
@@ -57,14 +57,14 @@ class Queue:
 
 
 class Fuzz:
-    def __init__(self, rig: Rig, seed: int) -> None:
-        self.rig, self.chance = rig, random.Random(seed)
+    def __init__(self, harness: LeaseHarness, seed: int) -> None:
+        self.harness, self.chance = harness, random.Random(seed)
         self.servers: dict[str, tuple[str, ...]] = {}
         self.bands = dict.fromkeys(TENANTS, 1)
         self.live: list[Lease] = []
         self.number = 0
-        rig.configured_tenants = set(TENANTS)
-        rig.pool(patience=0)
+        harness.configured_tenants = set(TENANTS)
+        harness.pool(patience=0)
         for name in SERVERS:
             self.configure(name, MODELS)
 
@@ -79,7 +79,7 @@ class Fuzz:
 
     def push(self) -> None:
         self.number += 1
-        self.rig.push(
+        self.harness.push(
             f"j{self.number:05}",
             model=self.chance.choice(MODELS),
             tenant=self.chance.choice(TENANTS),
@@ -89,9 +89,9 @@ class Fuzz:
     def claim(self) -> None:
         self.number += 1
         queues, blocked, half_open = self.queues(), self.blocked(), self.half_open()
-        lease = self.rig.claim(f"a{self.number}")
+        lease = self.harness.claim(f"a{self.number}")
         if lease is None:
-            free = {name for name in self.servers if "free" in self.rig.states(name)}
+            free = {name for name in self.servers if "free" in self.harness.states(name)}
             able = {model for name in free for model in self.servers[name]} - blocked
             assert not any(waits & able for queue in queues for waits in queue.waits.values())
             return
@@ -111,25 +111,27 @@ class Fuzz:
         lease = self.live.pop(self.chance.randrange(len(self.live)))
         self.number += 1
         fails = lease.model in FAILING and self.chance.random() < 0.7
-        following = self.rig.release(
+        following = self.harness.release(
             lease,
             gpu_seconds=self.chance.choice([0.0, 1.0, 30.0]),
             verdict=Verdict.MODEL if fails else Verdict.WELL,
             next_attempt_id=self.chance.choice([None, f"n{self.number}"]),
         )
-        self.rig.leases.confirm_ends([lease.ref])
+        self.harness.leases.confirm_ends([lease.ref])
         if following is not None:
             self.live.append(following)
 
     def remove(self) -> None:
-        if self.rig.tickets:
-            self.rig.leases.remove(POOL, self.rig.tickets[self.chance.choice(list(self.rig.tickets))])
+        if self.harness.tickets:
+            self.harness.leases.remove(
+                POOL, self.harness.tickets[self.chance.choice(list(self.harness.tickets))]
+            )
 
     def wait(self) -> None:
-        self.rig.wait(self.chance.choice([1.0, 6.0]))
+        self.harness.wait(self.chance.choice([1.0, 6.0]))
 
     def pause(self) -> None:
-        self.rig.leases.set_paused_tenants(POOL, [one for one in TENANTS if self.chance.random() < 0.2])
+        self.harness.leases.set_paused_tenants(POOL, [one for one in TENANTS if self.chance.random() < 0.2])
 
     def grant(self) -> None:
         tenant, band, most = (
@@ -138,17 +140,17 @@ class Fuzz:
             self.chance.choice([None, None, 2]),
         )
         self.bands[tenant] = band
-        self.rig.tenant(tenant, band=BANDS[band], most=most)
+        self.harness.tenant(tenant, band=BANDS[band], most=most)
 
     def change(self) -> None:
         self.configure(self.chance.choice(SERVERS), self.chance.choice(CLASSES))
 
     def configure(self, name: str, models: tuple[str, ...]) -> None:
         self.servers[name] = models
-        self.rig.server(name, 2, models)
+        self.harness.server(name, 2, models)
 
     def forget(self) -> None:
-        self.rig.leases.forget_server(self.chance.choice(SERVERS))
+        self.harness.leases.forget_server(self.chance.choice(SERVERS))
 
     # -- invariants ------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Fuzz:
         seen: set[str] = set()
         classes, with_circuit = self.hash("classes"), self.hash("kept")
         for queue in self.queues():
-            assert self.rig.client.smembers(f"{self.rig.prefix}broad:{queue.at}") == queue.broad
+            assert self.harness.client.smembers(f"{self.harness.prefix}broad:{queue.at}") == queue.broad
             by_model = {model: self.zset(f"turn:{queue.at}:{model}") for model in MODELS}
             by_class = {models: self.zset(f"class_turn:{queue.at}:{class_id(models)}") for models in CLASSES}
             for named in (*by_model.values(), *by_class.values()):
@@ -180,10 +182,10 @@ class Fuzz:
 
     def wipe(self) -> None:
         """No key is left."""
-        assert self.rig.leases.begin_rebuild("rig")
-        while not self.rig.leases.wipe("rig"):
+        assert self.harness.leases.begin_rebuild("harness")
+        while not self.harness.leases.wipe("harness"):
             pass
-        assert {name for name in self.rig.all_keys() if name != "rebuild"} == set()
+        assert {name for name in self.harness.all_keys() if name != "rebuild"} == set()
 
     # -- fixtures -------------------------------------------------------------------------------
 
@@ -199,15 +201,15 @@ class Fuzz:
         return found
 
     def blocked(self) -> set[str]:
-        circuits = self.rig.leases.depth(POOL).circuits
+        circuits = self.harness.leases.depth(POOL).circuits
         return {model for model, state in circuits.items() if state is CircuitState.OPEN}
 
     def half_open(self) -> set[str]:
-        circuits = self.rig.leases.depth(POOL).circuits
+        circuits = self.harness.leases.depth(POOL).circuits
         return {model for model, state in circuits.items() if state is CircuitState.HALF_OPEN}
 
     def zset(self, name: str) -> dict[str, float]:
-        return dict(self.rig.client.zrange(self.rig.prefix + name, 0, -1, withscores=True))
+        return dict(self.harness.client.zrange(self.harness.prefix + name, 0, -1, withscores=True))
 
     def hash(self, kind: str) -> dict[str, str]:
-        return dict(self.rig.client.hgetall(f"{self.rig.prefix}{kind}:{POOL}"))
+        return dict(self.harness.client.hgetall(f"{self.harness.prefix}{kind}:{POOL}"))

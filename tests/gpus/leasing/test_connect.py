@@ -15,7 +15,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisFleets
-from tests.gpus.leasing.rig import Rig
+from tests.gpus.leasing.lease_harness import LeaseHarness
 from tests.support.servers.sentinels import NEVER_SECONDS, watched
 
 
@@ -96,10 +96,10 @@ def test_a_master_is_found_by_its_sentinels(tmp_path: Path) -> None:
     with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
         client: Any = connect(redis_.url)
         assert client.get_retry().get_retries() == 0
-        rig = Rig(client, "main").open()
-        rig.server()
-        rig.push("j1")
-        assert rig.must_claim().job_id == "j1"
+        harness = LeaseHarness(client, "main").open()
+        harness.server()
+        harness.push("j1")
+        assert harness.must_claim().job_id == "j1"
         client.close()
 
 

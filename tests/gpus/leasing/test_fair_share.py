@@ -14,7 +14,7 @@ from benchmarks import fairness
 from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
 from gpus.leasing.scripts import Client
 from gpus.protocol import ServerSpec, TenantSpec
-from tests.gpus.leasing.rig import WORKER, Rig, counts
+from tests.gpus.leasing.lease_harness import WORKER, LeaseHarness, counts
 
 
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])
@@ -70,58 +70,60 @@ def test_backlogged_tenants_differ_by_at_most_one_job_each(client: Client, seed:
         assert max(apart) - min(apart) <= bound + 1e-6
 
 
-def test_a_continuously_waiting_tenant_gets_a_full_refund(rig: Rig) -> None:
+def test_a_continuously_waiting_tenant_gets_a_full_refund(harness: LeaseHarness) -> None:
     """It waited for GPU-seconds that it did not use; that is no credit for being idle."""
-    rig.server(slots=2)
-    rig.push("a0", "b0", tenant="a")
+    harness.server(slots=2)
+    harness.push("a0", "b0", tenant="a")
     for _ in range(2):
-        rig.release(rig.must_claim(), gpu_seconds=50.0)
-    rig.leases.confirm_ends([])
-    order = shares_after(rig, leaves_the_line=False)
+        harness.release(harness.must_claim(), gpu_seconds=50.0)
+    harness.leases.confirm_ends([])
+    order = shares_after(harness, leaves_the_line=False)
     assert order[:20].count("a") >= 15
 
 
-def test_a_refund_is_no_credit_for_a_tenant_that_stopped_waiting(rig: Rig) -> None:
-    rig.server(slots=2)
-    rig.push("a0", "b0", tenant="a")
+def test_a_refund_is_no_credit_for_a_tenant_that_stopped_waiting(harness: LeaseHarness) -> None:
+    harness.server(slots=2)
+    harness.push("a0", "b0", tenant="a")
     for _ in range(2):
-        rig.release(rig.must_claim(), gpu_seconds=50.0)
-    order = shares_after(rig, leaves_the_line=True)
+        harness.release(harness.must_claim(), gpu_seconds=50.0)
+    order = shares_after(harness, leaves_the_line=True)
     assert order[:20].count("a") <= 11
 
 
-def shares_after(rig: Rig, *, leaves_the_line: bool) -> list[str]:
+def shares_after(harness: LeaseHarness, *, leaves_the_line: bool) -> list[str]:
     """Tenants of the next starts, after a job of `a` charged for 50 s was refunded late."""
-    rig.server("s2", slots=2)
-    rig.push(*(f"x{i}" for i in range(1 if leaves_the_line else 60)), tenant="a")
-    dear = rig.must_claim()
+    harness.server("s2", slots=2)
+    harness.push(*(f"x{i}" for i in range(1 if leaves_the_line else 60)), tenant="a")
+    dear = harness.must_claim()
     assert dear.estimate_seconds == pytest.approx(50.0)
-    rig.push(*(f"c{i:02}" for i in range(150)), tenant="c", model="flux")
-    held = rig.must_claim()
+    harness.push(*(f"c{i:02}" for i in range(150)), tenant="c", model="flux")
+    held = harness.must_claim()
     for _ in range(49):
-        held = rig.next(held, 1.0)
-    rig.wait(1)
+        held = harness.next(held, 1.0)
+    harness.wait(1)
     if leaves_the_line:
-        rig.push(*(f"y{i}" for i in range(60)), tenant="a")
-    rig.release(dear, gpu_seconds=1.0)
+        harness.push(*(f"y{i}" for i in range(60)), tenant="a")
+    harness.release(dear, gpu_seconds=1.0)
     order = []
     for _ in range(40):
-        held = rig.next(held, 1.0)
+        held = harness.next(held, 1.0)
         order.append(held.tenant)
     return order
 
 
-def test_a_long_run_is_charged_more_while_it_runs(rig: Rig) -> None:
-    rig.server(slots=2)
-    rig.push("a1", "a2", "a3", tenant="a")
-    rig.push(*(f"b{i:02}" for i in range(60)), tenant="b")
-    leases = {lease.tenant: lease for lease in (rig.must_claim(), rig.must_claim())}
-    rig.wait(10)
-    assert rig.leases.renew(WORKER, [leases["a"]], []) == []
+def test_a_long_run_is_charged_more_while_it_runs(harness: LeaseHarness) -> None:
+    harness.server(slots=2)
+    harness.push("a1", "a2", "a3", tenant="a")
+    harness.push(*(f"b{i:02}" for i in range(60)), tenant="b")
+    leases = {lease.tenant: lease for lease in (harness.must_claim(), harness.must_claim())}
+    harness.wait(10)
+    assert harness.leases.renew(WORKER, [leases["a"]], []) == []
     order, held = [], leases["b"]
     for _ in range(15):
-        held = rig.next(held, 1.0)
+        held = harness.next(held, 1.0)
         order.append(held.tenant)
     assert set(order) == {"b"}, "a has had ten seconds, and is charged for twenty"
-    assert rig.leases.estimate_seconds("flux", "a") == pytest.approx(10.0), "the next one will not be shorter"
-    assert counts(rig.leases.confirm_ends([])) == {}
+    assert harness.leases.estimate_seconds("flux", "a") == pytest.approx(10.0), (
+        "the next one will not be shorter"
+    )
+    assert counts(harness.leases.confirm_ends([])) == {}

@@ -13,14 +13,14 @@ from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease
 from gpus.registry.processes import IndexGate
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 
 LEASE, RENEW, LOOK = 15.0, 5.0, 2.0
 HOUR = 3600.0
 
 
-class Wall(Rig):
-    """A rig whose Redis has a wall clock that jumps, while the callers' monotonic clocks advance."""
+class Wall(LeaseHarness):
+    """A harness whose Redis has a wall clock that jumps, while the callers' monotonic clocks advance."""
 
     def __init__(self, client: Client, fleet: str) -> None:
         self.passed = 1000.0

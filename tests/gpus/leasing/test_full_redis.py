@@ -12,8 +12,8 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingFull
 from gpus.leasing.connect import connect
 from gpus.protocol import ExpiryVerdict, Lease
-from tests.gpus.leasing.rebuild_rig import begin, database_lease
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
+from tests.gpus.leasing.rebuild_harness import begin, database_lease
 
 
 @pytest.fixture(scope="module")
@@ -26,50 +26,55 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def full(own_server: Any, fleet: str) -> Iterator[Rig]:
+def full(own_server: Any, fleet: str) -> Iterator[LeaseHarness]:
     """Three slots, six jobs, one of them running; full from now on."""
-    rig = Rig(own_server, fleet).open()
-    rig.server(slots=3)
-    rig.push(*(f"j{number}" for number in range(6)))
-    rig.must_claim("first")
+    harness = LeaseHarness(own_server, fleet).open()
+    harness.server(slots=3)
+    harness.push(*(f"j{number}" for number in range(6)))
+    harness.must_claim("first")
     own_server.config_set("maxmemory", "100kb")
-    yield rig
+    yield harness
     own_server.config_set("maxmemory", "0")
     own_server.flushdb()
 
 
-def lease_of(rig: Rig) -> Lease:
-    return rig.must_claim("first")
+def lease_of(harness: LeaseHarness) -> Lease:
+    return harness.must_claim("first")
 
 
-CALLS: dict[str, Callable[[Rig], Any]] = {
-    "claim": lambda rig: rig.must_claim(),
-    "renew": lambda rig: rig.leases.renew("w1", [lease_of(rig)], []),
-    "release": lambda rig: rig.release(lease_of(rig), gpu_seconds=1.0, next_attempt_id="next"),
-    "reserve": lambda rig: rig.leases.reserve(lease_of(rig).ref, worker="w1", next_attempt_id="n"),
-    "confirm_ends": lambda rig: (rig.release(lease_of(rig)), rig.leases.confirm_ends([lease_of(rig).ref])),
-    "suspect": lambda rig: rig.release(lease_of(rig), "suspect"),
-    "hand_over": lambda rig: rig.release(lease_of(rig), "adopt"),
-    "take_over": lambda rig: rig.leases.take_over(lease_of(rig).ref, worker="w2", new_epoch=2),
-    "give_back": lambda rig: rig.release(lease_of(rig), "free"),
-    "remove": lambda rig: rig.leases.remove(POOL, rig.tickets["j5"]),
-    "quarantine": lambda rig: rig.leases.quarantine("s1/2", "a"),
-    "rest_server": lambda rig: rig.leases.rest_server("s1", 1.0),
-    "fill": lambda rig: rig.leases.fill(),
-    "server": lambda rig: rig.server("s2", slots=2),
-    "pause": lambda rig: rig.leases.set_paused_tenants(POOL, ["t1"]),
-    "tenant": lambda rig: rig.tenant("t1", most=1),
-    "tokens": lambda rig: rig.leases.take_tokens("t1", 1, per_second=1.0, burst=5),
-    "depth": lambda rig: rig.leases.depth(POOL),
+CALLS: dict[str, Callable[[LeaseHarness], Any]] = {
+    "claim": lambda harness: harness.must_claim(),
+    "renew": lambda harness: harness.leases.renew("w1", [lease_of(harness)], []),
+    "release": lambda harness: harness.release(lease_of(harness), gpu_seconds=1.0, next_attempt_id="next"),
+    "reserve": lambda harness: harness.leases.reserve(
+        lease_of(harness).ref, worker="w1", next_attempt_id="n"
+    ),
+    "confirm_ends": lambda harness: (
+        harness.release(lease_of(harness)),
+        harness.leases.confirm_ends([lease_of(harness).ref]),
+    ),
+    "suspect": lambda harness: harness.release(lease_of(harness), "suspect"),
+    "hand_over": lambda harness: harness.release(lease_of(harness), "adopt"),
+    "take_over": lambda harness: harness.leases.take_over(lease_of(harness).ref, worker="w2", new_epoch=2),
+    "give_back": lambda harness: harness.release(lease_of(harness), "free"),
+    "remove": lambda harness: harness.leases.remove(POOL, harness.tickets["j5"]),
+    "quarantine": lambda harness: harness.leases.quarantine("s1/2", "a"),
+    "rest_server": lambda harness: harness.leases.rest_server("s1", 1.0),
+    "fill": lambda harness: harness.leases.fill(),
+    "server": lambda harness: harness.server("s2", slots=2),
+    "pause": lambda harness: harness.leases.set_paused_tenants(POOL, ["t1"]),
+    "tenant": lambda harness: harness.tenant("t1", most=1),
+    "tokens": lambda harness: harness.leases.take_tokens("t1", 1, per_second=1.0, burst=5),
+    "depth": lambda harness: harness.leases.depth(POOL),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_scripts_other_than_push_work_at_maxmemory(full: Rig, call: str) -> None:
+def test_scripts_other_than_push_work_at_maxmemory(full: LeaseHarness, call: str) -> None:
     CALLS[call](full)
 
 
-def test_a_ticket_is_refused_and_taken_once_there_is_room(full: Rig) -> None:
+def test_a_ticket_is_refused_and_taken_once_there_is_room(full: LeaseHarness) -> None:
     with pytest.raises(LeasingFull, match="maxmemory"):
         full.push("new")
     assert not full.in_line("new")
@@ -78,12 +83,12 @@ def test_a_ticket_is_refused_and_taken_once_there_is_room(full: Rig) -> None:
     assert full.in_line("new")
 
 
-def test_the_whole_line_is_worked_off(full: Rig) -> None:
+def test_the_whole_line_is_worked_off(full: LeaseHarness) -> None:
     assert full.run_all() == [f"j{number}" for number in range(1, 6)]
     assert full.waiting() == 0
 
 
-def test_leases_run_out(full: Rig) -> None:
+def test_leases_run_out(full: LeaseHarness) -> None:
     for _ in range(4):
         full.wait(4)
         expired = full.leases.expired()
@@ -92,7 +97,7 @@ def test_leases_run_out(full: Rig) -> None:
     assert full.states() == ["free"] * 3
 
 
-def test_a_rebuild_at_maxmemory_opens_with_the_tickets_that_fit(full: Rig) -> None:
+def test_a_rebuild_at_maxmemory_opens_with_the_tickets_that_fit(full: LeaseHarness) -> None:
     begin(full)
     full.server(slots=3)
     assert full.leases.restore_lease(database_lease())

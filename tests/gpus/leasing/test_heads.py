@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpus.leasing.library import FOLDER, script_names
+from tests.gpus.leasing.lease_harness import POOL, WORKER, LeaseHarness
 from tests.gpus.leasing.lua_calls import OF_EACH_CALL, code_of, functions, keys_of
-from tests.gpus.leasing.rig import POOL, WORKER, Rig
 
 
 def listed(script: str) -> list[str]:
@@ -46,39 +46,39 @@ def test_python_and_lua_name_files_of_each_other_that_exist() -> None:
     assert {name for name in found if not (root / name).is_file()} == set()
 
 
-def test_keys_touched_in_a_real_run_are_listed(rig: Rig) -> None:
+def test_keys_touched_in_a_real_run_are_listed(harness: LeaseHarness) -> None:
     """The heads are compared with the code elsewhere; here with the keys that a real server reports."""
-    rig.server(slots=2)
-    rig.tenant("t1", most=2)
+    harness.server(slots=2)
+    harness.tenant("t1", most=2)
     done: dict[str, Any] = {}
 
     def claim() -> None:
-        done["lease"] = rig.must_claim()
+        done["lease"] = harness.must_claim()
 
     def release() -> None:
-        rig.release(done["lease"], gpu_seconds=1.0, next_attempt_id="next")
+        harness.release(done["lease"], gpu_seconds=1.0, next_attempt_id="next")
 
     steps: dict[str, Callable[[], Any]] = {
-        "push": lambda: rig.push("a", "b", "c"),
+        "push": lambda: harness.push("a", "b", "c"),
         "claim": claim,
-        "renew": lambda: rig.leases.renew(WORKER, [done["lease"]], []),
+        "renew": lambda: harness.leases.renew(WORKER, [done["lease"]], []),
         "release": release,
-        "confirm_ends": lambda: rig.leases.confirm_ends([done["lease"].ref]),
-        "depth": lambda: rig.leases.depth(POOL),
-        "slots": lambda: rig.leases.slots("s1"),
-        "expired": rig.leases.expired,
-        "spare_slots": lambda: rig.leases.spare_slots(POOL, "t1", ["flux"]),
-        "queue_status": lambda: rig.leases.queue_status(POOL, rig.tickets["c"]),
-        "forget_server": lambda: rig.leases.forget_server("s1"),
+        "confirm_ends": lambda: harness.leases.confirm_ends([done["lease"].ref]),
+        "depth": lambda: harness.leases.depth(POOL),
+        "slots": lambda: harness.leases.slots("s1"),
+        "expired": harness.leases.expired,
+        "spare_slots": lambda: harness.leases.spare_slots(POOL, "t1", ["flux"]),
+        "queue_status": lambda: harness.leases.queue_status(POOL, harness.tickets["c"]),
+        "forget_server": lambda: harness.leases.forget_server("s1"),
     }
-    with rig.client.monitor() as monitor:
+    with harness.client.monitor() as monitor:
         for script, step in steps.items():
             step()
-            rig.client.echo(f"after {script}")
+            harness.client.echo(f"after {script}")
             touched, command = set[str](), ""
             while f"after {script}" not in command:
                 command = monitor.next_command()["command"]
-                names = re.findall(rf"{re.escape(rig.prefix)}(\w+)", command)
+                names = re.findall(rf"{re.escape(harness.prefix)}(\w+)", command)
                 touched |= set() if command.startswith("FCALL") else set(names)
             assert len(touched) > 2, script
             assert touched <= {*listed(script), *OF_EACH_CALL}, script

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.leasing.library import FOLDER
-from tests.gpus.leasing.rig import WORKER, Rig
+from tests.gpus.leasing.lease_harness import WORKER, LeaseHarness
 
 MAX_FILES = 25
 
@@ -27,23 +27,25 @@ def files_of(scripts: set[str]) -> set[str]:
     return found
 
 
-def test_a_job_passes_few_lua_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.server()
-    called, run = list[str](), rig.leases._run
+def test_a_job_passes_few_lua_files(harness: LeaseHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.server()
+    called, run = list[str](), harness.leases._run
 
     def note_and_run(script: str, **args: Any) -> Any:
         called.append(script)
         return run(script, **args)
 
-    monkeypatch.setattr(rig.leases, "_run", note_and_run)
-    rig.push("a", "b")
-    lease = rig.must_claim("attempt")
-    assert rig.leases.granted("attempt", worker=WORKER) == lease  # asked where the claim's answer was lost
-    assert rig.leases.renew(WORKER, [lease], []) == []
-    following = rig.release(lease, gpu_seconds=1.0, next_attempt_id="next")
+    monkeypatch.setattr(harness.leases, "_run", note_and_run)
+    harness.push("a", "b")
+    lease = harness.must_claim("attempt")
+    assert (
+        harness.leases.granted("attempt", worker=WORKER) == lease
+    )  # asked where the claim's answer was lost
+    assert harness.leases.renew(WORKER, [lease], []) == []
+    following = harness.release(lease, gpu_seconds=1.0, next_attempt_id="next")
     assert following is not None
     assert following.job_id == "b"
-    rig.leases.confirm_ends([lease.ref])
+    harness.leases.confirm_ends([lease.ref])
     assert called == ["push", "claim", "granted", "renew", "release", "confirm_ends"]
     files = files_of(set(called))
     assert len(files) <= MAX_FILES, sorted(files)

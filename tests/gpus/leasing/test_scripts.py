@@ -33,7 +33,7 @@ from gpus.leasing.library import (
 )
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 
 HEAD = "-- Why: w\n-- Keys: k\n-- Args: none\n-- Returns: r\n"
 
@@ -131,12 +131,15 @@ def test_only_one_include_keeps_state_and_each_call_resets_it() -> None:
 
 def test_a_call_does_not_see_reads_of_the_previous_call(client: Client, fleet: str) -> None:
     """Two fleets on one server have the same library, and their pools and tenants the same names."""
-    limited, free = Rig(client, f"{fleet}-limited").open(), Rig(client, f"{fleet}-free").open()
+    limited, free = (
+        LeaseHarness(client, f"{fleet}-limited").open(),
+        LeaseHarness(client, f"{fleet}-free").open(),
+    )
     limited.tenant("t1", band="normal", most=1)
-    for rig in (limited, free):
-        rig.server(slots=2)
-        rig.push("j1", "j2", "j3")
-        rig.must_claim()
+    for harness in (limited, free):
+        harness.server(slots=2)
+        harness.push("j1", "j2", "j3")
+        harness.must_claim()
     assert limited.claim() is None
     assert free.must_claim().job_id == "j2"
     assert (limited.waiting(), free.waiting()) == (0, 1)
@@ -154,12 +157,12 @@ def test_only_one_python_file_contains_key_names() -> None:
                 assert "gpuq:" not in path.read_text(), path
 
 
-def test_no_key_has_a_time_to_live(rig: Rig) -> None:
-    rig.server(slots=2)
-    rig.push("j1", "j2", "j3")
-    rig.release(rig.must_claim())
-    rig.leases.expired()
-    assert {rig.client.ttl(rig.prefix + name) for name in rig.all_keys()} == {-1}
+def test_no_key_has_a_time_to_live(harness: LeaseHarness) -> None:
+    harness.server(slots=2)
+    harness.push("j1", "j2", "j3")
+    harness.release(harness.must_claim())
+    harness.leases.expired()
+    assert {harness.client.ttl(harness.prefix + name) for name in harness.all_keys()} == {-1}
 
 
 # -- on the wire ----------------------------------------------------------------------------------------
@@ -225,17 +228,17 @@ def lossy(server: EmbeddedValkey, folder: Path) -> Iterator[LossyProxy]:
 
 def test_a_lost_answer_is_never_asked_for_twice_by_the_client_itself(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path, append_only=False) as server, lossy(server, tmp_path) as proxy:
-        rig = Rig(connect(f"unix://{proxy.path}"), "main").open()
-        rig.server(slots=4)
-        rig.push("j1", "j2")
+        harness = LeaseHarness(connect(f"unix://{proxy.path}"), "main").open()
+        harness.server(slots=4)
+        harness.push("j1", "j2")
         direct: Any = connect(server.url)
         direct.config_resetstat()
         proxy.lose = 1
         with pytest.raises(LeasingUnavailable, match="does not answer"):
-            rig.claim("attempt")
+            harness.claim("attempt")
         assert direct.info("commandstats")["cmdstat_fcall"]["calls"] == 1
-        assert rig.must_claim("attempt").job_id == "j1"
-        assert rig.waiting() == 1
+        assert harness.must_claim("attempt").job_id == "j1"
+        assert harness.waiting() == 1
 
 
 def test_threads_that_come_together_load_the_library_once(tmp_path: Path) -> None:
@@ -264,10 +267,10 @@ def test_versions_that_work_side_by_side_each_have_their_library(tmp_path: Path)
             client.function_load(library_text(name, library_code()))
             client.fcall(f"{name}_greet", 0, "run")
         client.fcall(f"{used}_beats", 1, "x:", "", "", "server")
-        rig = Rig(client, "main").open()
+        harness = LeaseHarness(client, "main").open()
         assert {found[1] for found in client.function_list()} == {ours, used}
         client.function_delete(ours)
-        assert rig.claim() is None
+        assert harness.claim() is None
 
 
 def test_a_server_that_is_not_there_makes_leasing_unavailable(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import _ask
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.support.servers.sentinels import NEVER_SECONDS, direct, wait_until, watched
 
 PROMISED_SECONDS = 10.0
@@ -24,64 +24,64 @@ THREADS = 4
 def test_an_answer_that_came_too_late_is_not_the_next_commands(tmp_path: Path) -> None:
     with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
         client: Any = connect(redis_.url, timeout_seconds=0.4)
-        rig = Rig(client, "main").open()
-        rig.server(slots=2)
+        harness = LeaseHarness(client, "main").open()
+        harness.server(slots=2)
         redis_.pause(redis_.master)
         with pytest.raises(LeasingUnavailable, match="does not answer"):
-            rig.leases.generation()
+            harness.leases.generation()
         redis_.resume(redis_.master)
         echoes = [_ask(client, ("ECHO", number)) for number in range(4)]
         assert echoes == ["0", "1", "2", "3"]
-        rig.push("j1")
-        assert rig.must_claim().job_id == "j1"
+        harness.push("j1")
+        assert harness.must_claim().job_id == "j1"
         client.close()
 
 
 def test_a_master_that_hangs_is_left_once_another_was_promoted(tmp_path: Path) -> None:
     with watched(tmp_path) as redis_:
         client: Any = connect(redis_.url, timeout_seconds=0.4)
-        rig = Rig(client, "main").open()
+        harness = LeaseHarness(client, "main").open()
         with ThreadPoolExecutor(THREADS) as threads:  # connections that wait in the pool, too
             barrier = threading.Barrier(THREADS)
-            list(threads.map(lambda _: barrier.wait() >= 0 and rig.leases.depth(POOL), range(THREADS)))
+            list(threads.map(lambda _: barrier.wait() >= 0 and harness.leases.depth(POOL), range(THREADS)))
         redis_.pause(redis_.master)
         redis_.wait_for_promotion()
         promoted_at = time.monotonic()
-        wait_until(lambda: answers(rig))
+        wait_until(lambda: answers(harness))
         assert time.monotonic() - promoted_at < PROMISED_SECONDS
-        assert rig.leases.generation() is None  # another run of a server: no lease before a rebuild
-        rig.open()
+        assert harness.leases.generation() is None  # another run of a server: no lease before a rebuild
+        harness.open()
         # the old one still believes that it is the master
         redis_.resume(redis_.master)
-        rig.server()
-        rig.push("j1")
-        assert rig.must_claim().job_id == "j1"
-        assert direct(redis_.replica).hexists(f"{rig.prefix}held", "j1")
+        harness.server()
+        harness.push("j1")
+        assert harness.must_claim().job_id == "j1"
+        assert direct(redis_.replica).hexists(f"{harness.prefix}held", "j1")
         client.close()
 
 
 def test_a_promoted_replica_that_lacks_the_last_writes_is_not_believed(tmp_path: Path) -> None:
     with watched(tmp_path) as redis_:
         client: Any = connect(redis_.url, timeout_seconds=0.4)
-        rig = Rig(client, "main").open()
-        rig.server(slots=2)
-        rig.push("j1")
+        harness = LeaseHarness(client, "main").open()
+        harness.server(slots=2)
+        harness.push("j1")
         wait_until(lambda: direct(redis_.replica).dbsize() == direct(redis_.master).dbsize())
         redis_.pause(redis_.replica)
-        assert rig.must_claim().job_id == "j1"
+        assert harness.must_claim().job_id == "j1"
         redis_.master.kill()
         redis_.resume(redis_.replica)
         redis_.wait_for_promotion()
-        wait_until(lambda: answers(rig))
-        assert rig.leases.generation() is None
+        wait_until(lambda: answers(harness))
+        assert harness.leases.generation() is None
         with pytest.raises(LeasingUnavailable, match="rebuilt"):
-            rig.claim()
+            harness.claim()
         client.close()
 
 
-def answers(rig: Rig) -> bool:
+def answers(harness: LeaseHarness) -> bool:
     try:
-        rig.leases.generation()
+        harness.leases.generation()
     except LeasingUnavailable:
         return False
     return True
@@ -92,14 +92,14 @@ def test_a_former_master_that_still_answers_is_left(tmp_path: Path) -> None:
     with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
         client: Any = connect(redis_.url, timeout_seconds=0.4)
         client.connection_pool.master_seconds = 0.2
-        rig = Rig(client, "main").open()
+        harness = LeaseHarness(client, "main").open()
         held = client.connection_pool.get_connection()  # in use while it happens
-        assert rig.leases.generation()  # another, which waits in the pool
+        assert harness.leases.generation()  # another, which waits in the pool
         direct(redis_.replica).replicaof("NO", "ONE")
         redis_.name_master(redis_.replica)
-        wait_until(lambda: rig.leases.generation() is None, seconds=PROMISED_SECONDS)
+        wait_until(lambda: harness.leases.generation() is None, seconds=PROMISED_SECONDS)
         client.connection_pool.release(held)
         assert not held.is_connected
-        rig.open()
-        assert direct(redis_.replica).exists(f"{rig.prefix}generation")
+        harness.open()
+        assert direct(redis_.replica).exists(f"{harness.prefix}generation")
         client.close()

@@ -17,48 +17,50 @@ from gpus.leasing.connect import connect
 from gpus.leasing.library import library_code, library_name
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Ticket
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 
 def test_a_restarted_server_is_noticed_and_its_old_index_not_trusted(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path) as server:
-        rig = Rig(connect(server.url), "main").open()
-        rig.server()
-        rig.push("j1")
+        harness = LeaseHarness(connect(server.url), "main").open()
+        harness.server()
+        harness.push("j1")
         # a write to the append-only file is put off while another one is flushed
-        wait_for(lambda: rig.client.info("persistence")["aof_buffer_length"] == 0)
+        wait_for(lambda: harness.client.info("persistence")["aof_buffer_length"] == 0)
         server.kill()
         with pytest.raises(LeasingUnavailable, match="does not answer"):
-            rig.claim()
+            harness.claim()
         server.stop()
         server.start()
         with pytest.raises(LeasingUnavailable, match="no generation"):
-            rig.claim()
-        assert rig.leases.generation() is None
-        assert not rig.leases.check()
-        assert "generation" in rig.all_keys()  # it came back with the file, and names another run
-        rig.open()
-        assert rig.leases.check()
-        assert rig.claim() is None
+            harness.claim()
+        assert harness.leases.generation() is None
+        assert not harness.leases.check()
+        assert "generation" in harness.all_keys()  # it came back with the file, and names another run
+        harness.open()
+        assert harness.leases.check()
+        assert harness.claim() is None
 
 
 def test_a_library_that_the_server_forgot_is_loaded_again(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path, append_only=False) as server:
         client = connect(server.url)
-        rig = Rig(client, "main").open()
-        rig.server()
-        rig.push("j1")
+        harness = LeaseHarness(client, "main").open()
+        harness.server()
+        harness.push("j1")
         client.function_flush()
-        assert rig.must_claim().job_id == "j1"
+        assert harness.must_claim().job_id == "j1"
 
 
-def test_a_server_without_a_run_id_is_not_used(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_run_id_is_not_used(
+    harness: LeaseHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With one name for all its runs, an index that an earlier one left behind would be believed."""
     monkeypatch.setattr(scripts, "_RUN_ID", re.compile(r"no_id:(\w*)"))
     with pytest.raises(LeasingUnavailable, match="run_id"):
-        RedisLeases(rig.client, "another").generation()
+        RedisLeases(harness.client, "another").generation()
 
 
 def test_a_library_restored_from_a_file_or_a_replica_trusts_no_index(tmp_path: Path) -> None:
@@ -69,9 +71,9 @@ def test_a_library_restored_from_a_file_or_a_replica_trusts_no_index(tmp_path: P
         EmbeddedValkey(tmp_path / "first", port=port, extra=at_once) as first,
         EmbeddedValkey(tmp_path / "second", append_only=False) as second,
     ):
-        rig = Rig(connect(first.url), "main").open()
-        rig.server()
-        rig.push("j1")
+        harness = LeaseHarness(connect(first.url), "main").open()
+        harness.server()
+        harness.push("j1")
         replica: Any = connect(second.url)
         replica.replicaof("127.0.0.1", port)
         wait_for(
@@ -81,21 +83,21 @@ def test_a_library_restored_from_a_file_or_a_replica_trusts_no_index(tmp_path: P
         first.stop()
         first.start()
         replica.replicaof("NO", "ONE")
-        loaded = rig.leases._scripts._loaded
+        loaded = harness.leases._scripts._loaded
         assert loaded is not None
         for client in (connect(first.url), replica):
-            assert "generation" in Rig(client, "main").all_keys()
+            assert "generation" in LeaseHarness(client, "main").all_keys()
             assert library_name(library_code()) in [found[1] for found in client.function_list()]
             with pytest.raises(ResponseError, match="UNGREETED"):
-                client.fcall(f"{loaded.library}_claim", 1, rig.prefix)
+                client.fcall(f"{loaded.library}_claim", 1, harness.prefix)
             with pytest.raises(LeasingUnavailable, match="no generation"):
                 RedisLeases(client, "main").claim(POOL, worker="w", attempt_id="a")
 
 
-def test_a_marker_of_another_run_is_not_trusted(rig: Rig) -> None:
-    rig.client.hset(rig.prefix + "generation", "run_id", "another")
+def test_a_marker_of_another_run_is_not_trusted(harness: LeaseHarness) -> None:
+    harness.client.hset(harness.prefix + "generation", "run_id", "another")
     with pytest.raises(LeasingUnavailable, match="no generation"):
-        rig.leases.push(POOL, [Ticket("j", "flux", "t", 5, 1)])
+        harness.leases.push(POOL, [Ticket("j", "flux", "t", 5, 1)])
 
 
 @pytest.fixture
@@ -121,43 +123,45 @@ def follow(client: Any, server: EmbeddedValkey | int) -> None:
 def test_a_master_that_was_a_replica_in_between_trusts_no_index(pair: tuple[Any, Any]) -> None:
     """Within one process: writes that it acknowledged and its replica lacked are lost."""
     first, second = pair
-    rig = Rig(first, "main").open()
-    rig.server(slots=2)
-    rig.push("j1")
+    harness = LeaseHarness(first, "main").open()
+    harness.server(slots=2)
+    harness.push("j1")
     wait_for(lambda: second.info("replication")["slave_repl_offset"] >= offset_of(first), what="in step")
     second.replicaof("NO", "ONE")
-    lease = rig.must_claim("a1")
+    lease = harness.must_claim("a1")
     follow(first, int(second.config_get("port")["port"]))
     first.replicaof("NO", "ONE")
-    assert "generation" in rig.all_keys()
+    assert "generation" in harness.all_keys()
     with pytest.raises(LeasingUnavailable, match="no generation"):
-        rig.claim("a2")  # the same job, on the same slot, under the same fence
-    assert rig.leases.generation() is None
+        harness.claim("a2")  # the same job, on the same slot, under the same fence
+    assert harness.leases.generation() is None
     assert lease.job_id == "j1"
 
 
 def test_a_rebuild_interrupted_by_a_failover_starts_again(pair: tuple[Any, Any]) -> None:
     first, second = pair
-    rig = Rig(first, "main")
-    begun = rig.leases.begin_rebuild("one")
-    assert rig.leases.wipe("one")
+    harness = LeaseHarness(first, "main")
+    begun = harness.leases.begin_rebuild("one")
+    assert harness.leases.wipe("one")
     wait_for(lambda: second.info("replication")["slave_repl_offset"] >= offset_of(first), what="in step")
     second.replicaof("NO", "ONE")
-    rig.server()
+    harness.server()
     follow(first, int(second.config_get("port")["port"]))
     first.replicaof("NO", "ONE")
     with pytest.raises(LeasingUnavailable, match=r"another process|being rebuilt"):
-        rig.leases.open_generation("one")
-    assert rig.leases.begin_rebuild("one") not in ("", begun)
+        harness.leases.open_generation("one")
+    assert harness.leases.begin_rebuild("one") not in ("", begun)
 
 
-def test_an_index_of_the_previous_version_is_trusted_and_gets_its_replication_id(rig: Rig) -> None:
-    rig.client.hdel(rig.prefix + "generation", "replication")
-    assert rig.claim() is None
-    assert rig.leases.generation() is not None
-    assert rig.client.hget(rig.prefix + "generation", "replication")
-    rig.client.hset(rig.prefix + "generation", "replication", "another")
-    assert rig.leases.generation() is None
+def test_an_index_of_the_previous_version_is_trusted_and_gets_its_replication_id(
+    harness: LeaseHarness,
+) -> None:
+    harness.client.hdel(harness.prefix + "generation", "replication")
+    assert harness.claim() is None
+    assert harness.leases.generation() is not None
+    assert harness.client.hget(harness.prefix + "generation", "replication")
+    harness.client.hset(harness.prefix + "generation", "replication", "another")
+    assert harness.leases.generation() is None
 
 
 def offset_of(client: Any) -> int:

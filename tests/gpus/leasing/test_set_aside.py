@@ -8,8 +8,8 @@ import pytest
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, ServerSpec
-from tests.gpus.leasing.circuit_rig import MODEL, WELL, end, model
-from tests.gpus.leasing.rig import POOL, Rig, counts
+from tests.gpus.leasing.circuit_harness import MODEL, WELL, end, model
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness, counts
 from tests.gpus.leasing.waiting_tenants import (
     FULL_MODELS,
     command_counts,
@@ -24,29 +24,29 @@ REST_SECONDS = 1000.0
 
 
 @pytest.fixture
-def fragile(client: Client, fleet: str) -> Rig:
+def fragile(client: Client, fleet: str) -> LeaseHarness:
     """One failure opens a circuit."""
-    rig = Rig(client, fleet, circuit_rules=CircuitRules(1, REST_SECONDS, REST_SECONDS)).open()
-    full_class(rig)
-    rig.server("other", 30, ("broken", "z"))
-    rig.wait(1)  # so that the slot that is used next is the last one to be taken
-    return rig
+    harness = LeaseHarness(client, fleet, circuit_rules=CircuitRules(1, REST_SECONDS, REST_SECONDS)).open()
+    full_class(harness)
+    harness.server("other", 30, ("broken", "z"))
+    harness.wait(1)  # so that the slot that is used next is the last one to be taken
+    return harness
 
 
-def breaks(rig: Rig) -> None:
-    rig.push("breaks", model="broken", place=0)
-    end(rig, rig.must_claim(), MODEL)
-    assert model(rig, "broken") is CircuitState.OPEN
+def breaks(harness: LeaseHarness) -> None:
+    harness.push("breaks", model="broken", place=0)
+    end(harness, harness.must_claim(), MODEL)
+    assert model(harness, "broken") is CircuitState.OPEN
 
 
-def test_tenants_waiting_for_a_blocked_model_do_not_block_others(fragile: Rig) -> None:
+def test_tenants_waiting_for_a_blocked_model_do_not_block_others(fragile: LeaseHarness) -> None:
     breaks(fragile)
     push_late_tenant(fragile, ["z"])
     assert len(set(command_counts(fragile, WITH_BROKEN))) == 1
 
 
 @pytest.mark.parametrize("new_class", [False, True])
-def test_a_call_sets_aside_a_bounded_number_of_tenants(fragile: Rig, new_class: bool) -> None:
+def test_a_call_sets_aside_a_bounded_number_of_tenants(fragile: LeaseHarness, new_class: bool) -> None:
     """Or before a class began. The claim is asked again and again, a few each time, and that once."""
     push_waiting_tenants(fragile, 0, 200, WITH_BROKEN)
     if new_class:
@@ -65,7 +65,7 @@ def test_a_call_sets_aside_a_bounded_number_of_tenants(fragile: Rig, new_class: 
     assert max(per_call for _, per_call in found) < 100
 
 
-def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: Rig) -> None:
+def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: LeaseHarness) -> None:
     push_late_tenant(fragile, ["z"])
     lease = fragile.must_claim()
     while fragile.claim():
@@ -79,7 +79,7 @@ def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: Rig) -> None:
 
 
 @pytest.mark.parametrize("second", ["another class", "a narrow tenant", "a lower band"])
-def test_no_tenant_overtakes_one_that_was_not_examined(fragile: Rig, second: str) -> None:
+def test_no_tenant_overtakes_one_that_was_not_examined(fragile: LeaseHarness, second: str) -> None:
     push_waiting_tenants(fragile, 0, 40, WITH_BROKEN)
     breaks(fragile)
     push_late_tenant(fragile, [*FULL_MODELS, "z"], "u")
@@ -93,7 +93,7 @@ def test_no_tenant_overtakes_one_that_was_not_examined(fragile: Rig, second: str
     assert fragile.must_claim().tenant == "u"
 
 
-def test_tenants_set_aside_return_when_the_circuit_is_half_open_or_closed(fragile: Rig) -> None:
+def test_tenants_set_aside_return_when_the_circuit_is_half_open_or_closed(fragile: LeaseHarness) -> None:
     push_waiting_tenants(fragile, 0, 40, WITH_BROKEN)
     breaks(fragile)
     push_late_tenant(fragile, ["z"])
@@ -106,9 +106,9 @@ def test_tenants_set_aside_return_when_the_circuit_is_half_open_or_closed(fragil
     assert [fragile.must_claim().model for _ in range(20)] == ["broken"] * 20
 
 
-def test_a_wiped_index_has_no_tenant_orders(fragile: Rig) -> None:
+def test_a_wiped_index_has_no_tenant_orders(fragile: LeaseHarness) -> None:
     push_waiting_tenants(fragile, 0, 5, WITH_BROKEN)
-    assert fragile.leases.begin_rebuild("rig")
-    while not fragile.leases.wipe("rig"):
+    assert fragile.leases.begin_rebuild("harness")
+    while not fragile.leases.wipe("harness"):
         pass
     assert fragile.all_keys() == {"rebuild"}

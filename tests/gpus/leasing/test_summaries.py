@@ -7,86 +7,95 @@ from typing import Any
 from gpus.leasing.keys import Keys
 from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import SUMMARY_SECONDS, Spread
-from tests.gpus.leasing.rig import Rig
+from tests.gpus.leasing.lease_harness import LeaseHarness
 
 DAY = 86_400.0
 
 
-def send(rig: Rig, *, leases: RedisLeases | None = None, warm: tuple[str, ...] = (), **gpu: float) -> None:
+def send(
+    harness: LeaseHarness, *, leases: RedisLeases | None = None, warm: tuple[str, ...] = (), **gpu: float
+) -> None:
     reading = {"warm": list(warm), "cpu_percent": 10.0, "gpu": gpu}
-    (leases or rig.leases).record_heartbeat("box", {}, reading)
+    (leases or harness.leases).record_heartbeat("box", {}, reading)
 
 
-def to_next_summary(rig: Rig) -> None:
-    rig.wait(SUMMARY_SECONDS - rig.now_ms / 1000 % SUMMARY_SECONDS)
+def to_next_summary(harness: LeaseHarness) -> None:
+    harness.wait(SUMMARY_SECONDS - harness.now_ms / 1000 % SUMMARY_SECONDS)
 
 
-def test_the_readings_of_five_minutes_become_one_summary(rig: Rig) -> None:
-    to_next_summary(rig)
+def test_the_readings_of_five_minutes_become_one_summary(harness: LeaseHarness) -> None:
+    to_next_summary(harness)
     for utilisation in (10.0, 90.0, 20.0):
-        send(rig, utilisation=utilisation, power=250)
-        rig.wait(5)
-    [found] = rig.leases.telemetry_summaries("box", DAY)
+        send(harness, utilisation=utilisation, power=250)
+        harness.wait(5)
+    [found] = harness.leases.telemetry_summaries("box", DAY)
     assert (found.age_seconds, found.readings) == (15.0, 3)
     assert found.measures == {
         "utilisation": Spread(40.0, 10.0, 90.0),
         "power": Spread(250.0, 250.0, 250.0),
         "cpu_percent": Spread(10.0, 10.0, 10.0),
     }
-    to_next_summary(rig)
-    send(rig, temperature=61)
-    latest, before = rig.leases.telemetry_summaries("box", DAY)
+    to_next_summary(harness)
+    send(harness, temperature=61)
+    latest, before = harness.leases.telemetry_summaries("box", DAY)
     assert (latest.age_seconds, set(latest.measures)) == (0.0, {"temperature", "cpu_percent"})
     assert (before.age_seconds, before.readings) == (300.0, 3)
 
 
-def test_a_model_that_the_reading_before_did_not_name_was_loaded(rig: Rig) -> None:
+def test_a_model_that_the_reading_before_did_not_name_was_loaded(harness: LeaseHarness) -> None:
     for warm in (("a",), ("a", "ab"), ("ab",), ("a", "ab"), ("a", "ab"), ()):
-        send(rig, warm=warm)
-    [found] = rig.leases.telemetry_summaries("box", DAY)
+        send(harness, warm=warm)
+    [found] = harness.leases.telemetry_summaries("box", DAY)
     assert found.loads == {"a": 1, "ab": 1}
-    to_next_summary(rig)
-    send(rig, warm=("ab",))
-    assert [one.loads for one in rig.leases.telemetry_summaries("box", DAY)] == [{"ab": 1}, {"a": 1, "ab": 1}]
+    to_next_summary(harness)
+    send(harness, warm=("ab",))
+    assert [one.loads for one in harness.leases.telemetry_summaries("box", DAY)] == [
+        {"ab": 1},
+        {"a": 1, "ab": 1},
+    ]
 
 
-def test_a_day_is_kept_and_no_more(rig: Rig) -> None:
-    to_next_summary(rig)
+def test_a_day_is_kept_and_no_more(harness: LeaseHarness) -> None:
+    to_next_summary(harness)
     for _ in range(300):
-        send(rig, utilisation=50.0)
-        rig.wait(SUMMARY_SECONDS)
-    assert rig.client.llen(Keys(rig.leases.fleet).summaries("box")) == 288
-    assert len(rig.leases.telemetry_summaries("box", DAY)) == 288
-    assert len(rig.leases.telemetry_summaries("box", 3600.0)) == 12
+        send(harness, utilisation=50.0)
+        harness.wait(SUMMARY_SECONDS)
+    assert harness.client.llen(Keys(harness.leases.fleet).summaries("box")) == 288
+    assert len(harness.leases.telemetry_summaries("box", DAY)) == 288
+    assert len(harness.leases.telemetry_summaries("box", 3600.0)) == 12
 
 
-def test_a_restarted_worker_goes_on_with_the_summary(rig: Rig) -> None:
-    to_next_summary(rig)
-    send(rig, utilisation=0.0)
-    restarted = RedisLeases(rig.client, rig.leases.fleet, now_ms=lambda: rig.now_ms)
-    send(rig, leases=restarted, utilisation=100.0)
+def test_a_restarted_worker_goes_on_with_the_summary(harness: LeaseHarness) -> None:
+    to_next_summary(harness)
+    send(harness, utilisation=0.0)
+    restarted = RedisLeases(harness.client, harness.leases.fleet, now_ms=lambda: harness.now_ms)
+    send(harness, leases=restarted, utilisation=100.0)
     [found] = restarted.telemetry_summaries("box", DAY)
     assert (found.readings, found.measures["utilisation"]) == (2, Spread(50.0, 0.0, 100.0))
 
 
-def test_summaries_survive_a_rebuild_of_the_index_and_end_with_their_server(rig: Rig) -> None:
-    send(rig, utilisation=1.0)
-    rig.open()
-    assert len(rig.leases.telemetry_summaries("box", DAY)) == 1
-    rig.leases.forget_server("box")
-    assert rig.leases.telemetry_summaries("box", DAY) == []
-    assert rig.client.exists(Keys(rig.leases.fleet).summaries("box")) == 0
+def test_summaries_survive_a_rebuild_of_the_index_and_end_with_their_server(harness: LeaseHarness) -> None:
+    send(harness, utilisation=1.0)
+    harness.open()
+    assert len(harness.leases.telemetry_summaries("box", DAY)) == 1
+    harness.leases.forget_server("box")
+    assert harness.leases.telemetry_summaries("box", DAY) == []
+    assert harness.client.exists(Keys(harness.leases.fleet).summaries("box")) == 0
 
 
-def test_without_hours_none_is_kept(rig: Rig) -> None:
-    send(rig, utilisation=1.0)
-    without = RedisLeases(rig.client, rig.leases.fleet, now_ms=lambda: rig.now_ms, telemetry_hours=0)
-    send(rig, leases=without, utilisation=1.0)
+def test_without_hours_none_is_kept(harness: LeaseHarness) -> None:
+    send(harness, utilisation=1.0)
+    without = RedisLeases(
+        harness.client, harness.leases.fleet, now_ms=lambda: harness.now_ms, telemetry_hours=0
+    )
+    send(harness, leases=without, utilisation=1.0)
     assert without.telemetry_summaries("box", DAY) == []
     assert len(without.telemetry("box", 60)) == 2
 
 
-def test_an_absurd_reading_takes_no_more_memory_than_a_usual_one_and_is_no_measure(rig: Rig) -> None:
+def test_an_absurd_reading_takes_no_more_memory_than_a_usual_one_and_is_no_measure(
+    harness: LeaseHarness,
+) -> None:
     absurd: dict[str, Any] = {
         "warm": [f"m{number}" for number in range(10_000)] + ["a,b", "x" * 10_000],
         "cpu_percent": float("nan"),
@@ -99,18 +108,20 @@ def test_an_absurd_reading_takes_no_more_memory_than_a_usual_one_and_is_no_measu
         },
         "more": "x" * 1_000_000,
     }
-    rig.leases.record_heartbeat("box", {}, absurd)
-    rig.leases.record_heartbeat("box", {}, {"warm": [], "gpu": [{"utilisation": 1.0}] * 10_000})
-    [found] = rig.leases.telemetry_summaries("box", DAY)
+    harness.leases.record_heartbeat("box", {}, absurd)
+    harness.leases.record_heartbeat("box", {}, {"warm": [], "gpu": [{"utilisation": 1.0}] * 10_000})
+    [found] = harness.leases.telemetry_summaries("box", DAY)
     assert dict(found.measures) == {"temperature": Spread(61.0, 61.0, 61.0)}
-    latest, before = rig.leases.telemetry("box", DAY)
+    latest, before = harness.leases.telemetry("box", DAY)
     assert latest.reading == {"warm": [], "gpu_error": "its reading is no object"}
     assert (len(before.reading["warm"]), len(before.reading["gpu"]["processes"])) == (64, 64)
-    for key in (Keys(rig.leases.fleet).telemetry("box"), Keys(rig.leases.fleet).summaries("box")):
-        assert rig.client.memory_usage(key, samples=0) < 8192
+    for key in (Keys(harness.leases.fleet).telemetry("box"), Keys(harness.leases.fleet).summaries("box")):
+        assert harness.client.memory_usage(key, samples=0) < 8192
 
 
-def test_a_stored_reading_that_another_program_wrote_is_bounded_when_it_is_read(rig: Rig) -> None:
+def test_a_stored_reading_that_another_program_wrote_is_bounded_when_it_is_read(
+    harness: LeaseHarness,
+) -> None:
     code = "redis.call('LPUSH', KEYS[1], cmsgpack.pack(tonumber(ARGV[1]), ARGV[2]))"
     for text in (
         '{"cpus": 1e300}',
@@ -120,6 +131,6 @@ def test_a_stored_reading_that_another_program_wrote_is_bounded_when_it_is_read(
         '{"x": "%s"}' % ("x" * 40_000),
         "7",
     ):
-        rig.client.eval(code, 1, Keys(rig.leases.fleet).telemetry("box"), rig.now_ms * 1000, text)
-    found = [dict(one.reading) for one in rig.leases.telemetry("box", 60)]
+        harness.client.eval(code, 1, Keys(harness.leases.fleet).telemetry("box"), harness.now_ms * 1000, text)
+    found = [dict(one.reading) for one in harness.leases.telemetry("box", 60)]
     assert found == [{}, {}, {}, {}, {"warm": []}]  # the longest one is left out

@@ -9,7 +9,7 @@ from collections import Counter
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease, PoolSpec, QueueAlgorithm, ReleaseMode, ServerSpec, Ticket
-from tests.gpus.leasing.rig import POOL
+from tests.gpus.leasing.lease_harness import POOL
 
 THREADS, OPERATIONS = 8, 500
 SERVERS, SLOTS = 3, 4

@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from gpus.protocol import Lease
-from tests.gpus.leasing.rig import POOL, Rig
+from tests.gpus.leasing.lease_harness import POOL, LeaseHarness
 
 
-def lose_index(rig: Rig) -> None:
+def lose_index(harness: LeaseHarness) -> None:
     """As FLUSHALL does, without hurting other tests on the same server."""
-    rig.client.delete(*(rig.prefix + name for name in rig.all_keys()))
+    harness.client.delete(*(harness.prefix + name for name in harness.all_keys()))
 
 
-def begin(rig: Rig) -> None:
-    assert rig.leases.begin_rebuild("one")
-    assert rig.leases.wipe("one")
+def begin(harness: LeaseHarness) -> None:
+    assert harness.leases.begin_rebuild("one")
+    assert harness.leases.wipe("one")
 
 
 @pytest.fixture
-def lost(rig: Rig) -> tuple[Rig, Lease, Lease]:
+def lost(harness: LeaseHarness) -> tuple[LeaseHarness, Lease, Lease]:
     """An index that was lost while one job ran and another one's end was not committed yet."""
-    rig.server(slots=2)
-    rig.push("running", "ending")
-    running, ending = rig.must_claim(), rig.must_claim()
-    rig.release(ending)
-    lose_index(rig)
-    return rig, running, ending
+    harness.server(slots=2)
+    harness.push("running", "ending")
+    running, ending = harness.must_claim(), harness.must_claim()
+    harness.release(ending)
+    lose_index(harness)
+    return harness, running, ending
 
 
 def database_lease(attempt: str = "att", *, slot: str = "s1/0", job: str = "job", at_s: int = 0) -> Lease:

@@ -26,7 +26,7 @@ POOL, MODEL, WORKER = "pool", "flux", "w1"
 START_MS = 1_700_000_000_000
 
 
-class Rig:
+class LeaseHarness:
     """`leases` is under test; the methods are shortcuts for tests."""
 
     def __init__(self, client: Client, fleet: str, **knobs: Any) -> None:
@@ -38,12 +38,12 @@ class Rig:
         self.configured_tenants: set[str] = set()
         self._numbers = itertools.count(1)
 
-    def open(self) -> Rig:
+    def open(self) -> LeaseHarness:
         """An empty, whole index with one pool."""
-        assert self.leases.begin_rebuild("rig")
-        assert self.leases.wipe("rig")
+        assert self.leases.begin_rebuild("harness")
+        assert self.leases.wipe("harness")
         self.leases.configure_pool(PoolSpec(POOL))
-        self.leases.open_generation("rig")
+        self.leases.open_generation("harness")
         return self
 
     def wait(self, seconds: float) -> None:
