@@ -17,10 +17,10 @@ from dispatcher_project.web.server import BoundedServer, make_server
 
 @dataclass
 class Web:
-    """front: the layer behind the headers of every answer."""
+    """gateway: the layer behind the headers of every answer."""
 
     url: str
-    front: Any
+    gateway: Any
     server: BoundedServer
 
 
