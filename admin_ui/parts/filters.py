@@ -15,7 +15,8 @@ from gpus.errors import ERRORS_BY_CODE
 from gpus.models import ModelConfig, Pool, Server
 from gpus.runners.registry import runner_names
 from jobs.domain import errors
-from jobs.domain.states import JOB_MOVES, LIVE_ATTEMPT_STATES, AttemptState, JobState
+from jobs.domain.event_types import EVENT_TYPES
+from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState, JobState
 from jobs.models import CLIENT_ERROR
 
 _MAX_CHOICES = 500
@@ -164,7 +165,7 @@ class EventTypeFilter(_ExactFilter):
     parameter_name = "type"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(event, event) for event in sorted({move.event for move in JOB_MOVES} | {"submitted"})]
+        return [(event, event) for event in sorted(EVENT_TYPES)]
 
 
 class OpenQuarantineFilter(DropdownFilter):  # type: ignore[misc]

@@ -1,39 +1,10 @@
-"""docs/reference/events.md: every event type of a job's history, from the state table and the list here."""
+"""docs/reference/events.md: every event type of a job's history, from the table of moves and
+`jobs.domain.event_types`."""
 
 from __future__ import annotations
 
-from jobs.domain.states import JOB_MOVES, JobState
-
-BESIDE_MOVES = {
-    "accepted": (
-        "`attempt`, `remote_id`",
-        "The GPU server took the run and named it; from here on it is polled.",
-    ),
-    "adopted": ("`attempt`, `epoch`", "Another worker continues the run: its own worker was lost."),
-    "cancel_requested": ("", "A cancel was requested while the job runs; its end follows."),
-    "log": (
-        "`attempt`, `part`, `lines`, `lines_hidden`",
-        "Log lines of the run, see [below](#log-lines).",
-    ),
-    "moved_in_line": (
-        "`priority`, `before`",
-        "An operator changed the job's priority or moved it to the front.",
-    ),
-    "partial": (
-        "`attempt`, `part`, `output`, `left_out`",
-        "A piece of the output, as texts to append or other JSON values.",
-    ),
-    "progress": (
-        "`attempt`, `part`, `progress`, `text`",
-        "Progress of the run, from 0 to 1, and a line about it where the run reports one.",
-    ),
-}
-"""Type: (its fields besides `job_id`, `seq`, `type` and `at`, its meaning)."""
-
-
-def event_types() -> set[str]:
-    """Return every type that a job's history may hold."""
-    return {move.event for move in JOB_MOVES} | {JobState.SCHEDULED.value} | set(BESIDE_MOVES)
+from jobs.domain.event_types import BESIDE_MOVES
+from jobs.domain.states import JOB_MOVES
 
 
 def events_page() -> str:

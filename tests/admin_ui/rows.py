@@ -106,7 +106,7 @@ def fill(*, jobs: int) -> None:
     Event.objects.bulk_create(
         Event(job=row, seq=seq, type=event, at=NOW, data={"n": seq})
         for row in rows
-        for seq, event in ((1, "submitted"), (2, "started"))
+        for seq, event in ((1, "queued"), (2, "started"))
     )
     callbacks = [
         Callback(

@@ -49,7 +49,7 @@ def test_the_page_shows_attempts_events_and_callbacks(viewer: Client) -> None:
         "the same error, 2 times",
         f"{job.model}-server-1/0",
         "timeout",
-        "submitted",
+        "queued",
         "https://hooks.example.com/gpu",
         "HTTP 500",
         "<dt>Attempts</dt><dd>3</dd>",
@@ -212,7 +212,7 @@ def test_many_progress_events_do_not_displace_the_other_events(viewer: Client) -
     last = job_page.MAX_EVENTS + 3
     Job.objects.filter(id=job.id).update(event_seq=last)
     course = job_page.course(job, now=NOW)
-    assert [event.type for event in course.events] == ["submitted", "started", "adopted"]
+    assert [event.type for event in course.events] == ["queued", "started", "adopted"]
     listed = [step.row.events[0].seq for step in job_page.steps(course, with_output=False)]
     assert listed == [*range(last, last - job_page.NEWS_LISTED, -1), 3, 2, 1]
     page = page_of(viewer, job)

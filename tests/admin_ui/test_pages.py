@@ -23,6 +23,7 @@ from admin_ui.pages.navigation import side_bar
 from admin_ui.parts.base_pages import COUNT_UP_TO, CappedPaginator
 from gpus.models import FleetIndex, Pool
 from gpus.protocol import FIRST_LAYOUT
+from jobs.domain.event_types import EVENT_TYPES
 from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
 from tests.admin_ui.rows import fill
 from tests.support.accessibility import faults_of
@@ -167,7 +168,7 @@ def test_filters_select_rows(boss: Client, subtests: pytest.Subtests) -> None:
         ("jobs_job", "error_code=timeout", 50),
         ("jobs_attempt", "server=flux-server-1", 75),
         ("jobs_attempt", "state__exact=completed", 50),
-        ("jobs_event", "type=submitted", 300),
+        ("jobs_event", "type=queued", 300),
         ("jobs_callback", "state__exact=delivered", 0),
         ("gpus_quarantinedslot", "open=1", 1),
         ("gpus_quarantinedslot", "open=0", 0),
@@ -185,7 +186,7 @@ def test_a_jobs_page_shows_its_history_and_escapes_clients_texts(boss: Client) -
     page = boss.get(reverse("admin:jobs_job_change", args=[job.id])).content.decode()
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    for shown in ("-server-1/0", "submitted", "msg_", "The run took longer"):
+    for shown in ("-server-1/0", "queued", "msg_", "The run took longer"):
         assert shown in page
 
 
@@ -268,6 +269,12 @@ def test_lists_of_records_explain_their_rows(viewer: Client) -> None:
 
 
 @pytest.mark.database
+def test_the_filter_of_events_offers_every_type_that_a_job_may_have(boss: Client) -> None:
+    page = boss.get(reverse("admin:jobs_event_changelist")).content.decode()
+    offered = set(re.findall(r'<option value="(\w+)"', page))
+    assert offered == EVENT_TYPES
+
+
 def test_a_filter_by_a_number_that_no_column_holds_is_no_error(boss: Client) -> None:
     """SQLite raises OverflowError for a reference to such a row, PostgreSQL finds none."""
     for address in ("jobs_job", "jobs_apikey", "workflows_workflow"):  # by key, and two with numbered pages

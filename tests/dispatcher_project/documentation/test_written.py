@@ -12,7 +12,7 @@ from dispatcher_project.documentation import api_routes
 from dispatcher_project.documentation.api_routes import api_routes_page, document
 from dispatcher_project.documentation.commands import HIDDEN, commands_page, groups, own_commands
 from dispatcher_project.documentation.decisions import FOLDER, decisions_page
-from dispatcher_project.documentation.events import event_types, events_page
+from dispatcher_project.documentation.events import events_page
 from dispatcher_project.documentation.lifecycle import lifecycle_page
 from dispatcher_project.documentation.model_options import model_options_page
 from dispatcher_project.documentation.sweeps import sweeps_page
@@ -20,6 +20,7 @@ from dispatcher_project.documentation.written import write_files, written_files
 from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.registry.model_fields import FIELDS
 from gpus.runners.registry import BUILT_IN
+from jobs.domain.event_types import EVENT_TYPES
 from jobs.domain.states import JOB_MOVES, JobState
 from jobs.sweeps.registry import Sweeps
 
@@ -125,8 +126,8 @@ def written_event_types() -> set[str]:
 def test_every_event_that_the_code_writes_is_on_its_page() -> None:
     written = written_event_types()
     assert {"adopted", "progress", "partial"} <= written
-    assert written <= event_types()
-    for kind in event_types():
+    assert written <= EVENT_TYPES
+    for kind in EVENT_TYPES:
         assert f"\n| `{kind}` | " in events_page()
 
 
