@@ -31,7 +31,7 @@ class Supervisor:
 
     folder: for the run's sockets; its path must be short. marker: identifies the run's processes, see
     guard.py. on_pids: called with {name: pid} once all children are ready, and after every restart.
-    leaves_no: files that are removed when the supervisor ends, however it ends.
+    temporary_files: files that are removed when the supervisor ends, however it ends.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Supervisor:
         marker: str,
         terminal: Terminal,
         on_pids: Callable[[dict[str, int]], None],
-        leaves_no: Sequence[Path] = (),
+        temporary_files: Sequence[Path] = (),
     ) -> None:
         self._plan = plan
         self._marker = marker
         self._terminal = terminal
         self._on_pids = on_pids
-        self._leaves_no = tuple(map(str, leaves_no))
+        self._temporary_files = tuple(map(str, temporary_files))
         self._selector = selectors.DefaultSelector()
         self._signals_seen = 0
         self._reported_pids: dict[str, int] | None = None
@@ -145,7 +145,7 @@ class Supervisor:
         if self._guard is None or self._guard.poll() is not None:
             self._guarded = set()
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, self._marker, *self._leaves_no],
+                [sys.executable, "-I", "-S", guard.__file__, self._marker, *self._temporary_files],
                 env={},
                 stdin=subprocess.PIPE,
                 start_new_session=True,

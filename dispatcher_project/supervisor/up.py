@@ -169,7 +169,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         marker=marker,
         terminal=terminal,
         on_pids=report,
-        leaves_no=[folder.path / name for name in only_while_running],
+        temporary_files=[folder.path / name for name in only_while_running],
     )
     with ports.flower:
         supervisor.run()

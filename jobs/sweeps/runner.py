@@ -71,9 +71,9 @@ class Runner:
             self._is_learning = self._ports.clock_watch.is_learning()
             done = {}
             answers: dict[Question, bool | None] = {}
-            leads = self._ports.layouts.is_layout_in_use()
+            in_use = self._ports.layouts.is_layout_in_use()
             for name, entry in self._sweeps().items():
-                if not (leads or entry.any_layout):
+                if not (in_use or entry.any_layout):
                     continue  # a process whose key layout is in use runs it
                 if not self._is_due(name, entry, now) or not self._enter(name, now):
                     continue

@@ -138,7 +138,7 @@ class UnitOfWork:
             statements.update_all(rows, sorted(names))
 
 
-_now: ContextVar[UnitOfWork | None] = ContextVar("rows_of_this_transaction", default=None)
+_current: ContextVar[UnitOfWork | None] = ContextVar("current_unit_of_work", default=None)
 
 
 @contextmanager
@@ -152,17 +152,17 @@ def unit_of_work(touched: Sequence[Touched]) -> Iterator[None]:
         yield
         return
     rows = UnitOfWork(touched)
-    token = _now.set(rows)
+    token = _current.set(rows)
     try:
         yield
     finally:
-        _now.reset(token)
+        _current.reset(token)
     rows.write()
 
 
 def flush_changes() -> None:
     """Write the transaction's pending changes; required before any query other than by primary key."""
-    rows = _now.get()
+    rows = _current.get()
     if rows is not None:
         rows.write()
 
@@ -170,7 +170,7 @@ def flush_changes() -> None:
 def lock_job(job_id: str) -> Job | None:
     """Lock and return the job's row, for the rest of the transaction (SQLite's are exclusive by
     themselves)."""
-    rows = _now.get()
+    rows = _current.get()
     if rows is not None and job_id in rows.jobs:
         return rows.jobs[job_id]
     job: Job | None = _locked.first(id=job_id)
@@ -181,7 +181,7 @@ def lock_job(job_id: str) -> Job | None:
 
 def read_attempt(attempt_id: str) -> Attempt | None:
     """Return the attempt's row; its job must be locked."""
-    rows = _now.get()
+    rows = _current.get()
     if rows is not None:
         return rows.read_attempt(attempt_id)
     attempt: Attempt | None = _of_id.first(id=attempt_id)
@@ -191,7 +191,7 @@ def read_attempt(attempt_id: str) -> Attempt | None:
 def insert_attempt(attempt: Attempt) -> bool:
     """Insert an attempt. Return False if it exists, or if the unique index on live slots, the safety net
     behind the lease, has another one on its slot."""
-    rows = _now.get()
+    rows = _current.get()
     if rows is None:
         return statements.insert(attempt, ignore_conflicts=True)
     if rows.attempts.get(attempt.id) is not None:
@@ -202,7 +202,7 @@ def insert_attempt(attempt: Attempt) -> bool:
 
 def insert(row: Event | Callback | EndNotice) -> None:
     """Insert an event, a callback or a notice of an end."""
-    rows = _now.get()
+    rows = _current.get()
     if rows is None:
         statements.insert(row)
     else:
@@ -211,7 +211,7 @@ def insert(row: Event | Callback | EndNotice) -> None:
 
 def change(row: Job | Attempt, *fields: str) -> None:
     """Write these fields of a row that was read; its job must be locked."""
-    rows = _now.get()
+    rows = _current.get()
     if rows is None:
         statements.update(row, fields)
     else:
@@ -226,9 +226,9 @@ def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fi
     """
     move = move_between(job.state, target)
     has_ended = is_final(target)
-    tells_follower = job.followed_by is not None and (has_ended or is_final(job.state))
+    notifies_follower = job.followed_by is not None and (has_ended or is_final(job.state))
     state = job.state = target.value
-    if tells_follower:
+    if notifies_follower:
         notice = new_row(
             EndNotice, followed_by=job.followed_by, ended_id=job.id, round=job.round, state=state, at=at
         )

@@ -15,7 +15,7 @@ _ONE_OF = ("anyOf", "oneOf")
 
 
 def path_of(expression: Expression) -> tuple[Step, ...] | None:
-    """Return the steps of a plain path such as ``a.b[0]``; None of any other expression."""
+    """Return the steps of a plain path such as ``a.b[0]``; None for any other expression."""
     return _steps(expression.tree)
 
 
@@ -88,8 +88,8 @@ class _Root:
 
 
 def _has_no(schema: Mapping[str, Any], name: str) -> bool:
-    """Return True of a closed object without this member. A text may become the reference to an artifact,
-    whose members no schema names: so only what must be an object is closed."""
+    """Return True for a closed object without this member. Only a schema that requires an object is closed:
+    a text may become the reference to an artifact, whose members no schema names."""
     members = schema.get("properties", {})
     return (
         schema.get("type") == "object"
