@@ -74,7 +74,7 @@ _OF_SCHEDULES = "beat_down,kill_in_a_step,second_sweeper"
         ("handler at the deadline", _OF_RUNS, "(9)", (5, 0, 20)),
         ("refused restart of erased runs", "hints_lost_and_doubled", "run", (8, 0, 11)),
         ("data of erased jobs", _OF_RUNS, "run", (5, 0, 10)),
-        ("output of a retried sub-run", _OF_RUNS, "(11)", (6, 0, 4)),
+        ("output of a retried sub-run", _OF_RUNS, "(11)", (6, 0, 8)),
         ("overlap of firings", _OF_SCHEDULES, "(16)", (0, 6, 0)),
         ("pause of schedules", _OF_SCHEDULES, "paused:", (0, 6, 0)),
         ("limit of catching up", "beat_down", "(16)", (0, 6, 3)),
@@ -92,11 +92,15 @@ def test_a_law_of_workflows_breaks_without(
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "law"), [("keys of triggers", "trigger:"), ("open due times at an edit", "edited:")]
+    ("mechanism", "law", "first"),
+    [("keys of triggers", "trigger:", 0), ("open due times at an edit", "edited:", 1)],
 )
-def test_a_law_of_edited_schedules_breaks_without(player: Player, mechanism: str, law: str) -> None:
+def test_a_law_of_edited_schedules_breaks_without(
+    player: Player, mechanism: str, law: str, first: int
+) -> None:
+    """first: a seed that showed it."""
     sizes = {"jobs": 2, "faults_each": 8, "schedules": 1, "edited": 2}
-    played = player.play(10, first=0, without=mechanism, faults="beat_down", law=law, **sizes)
+    played = player.play(10, first=first, without=mechanism, faults="beat_down", law=law, **sizes)
     assert any(one.startswith(law) for one in played["broken"]), played["broken"]
 
 
