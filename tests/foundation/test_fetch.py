@@ -59,7 +59,7 @@ def chunked(data: bytes, size: int = 7000) -> bytes:
         ("Connection: close\r\n", BODY),
         ("Transfer-Encoding: chunked\r\n", chunked(BODY) + b"\r\n"),
         ("Transfer-Encoding: chunked\r\n", chunked(BODY) + b"Trailer: 1\r\n\r\n"),
-        (f"Transfer-Encoding: chunked\r\nContent-Length: {len(BODY)}\r\n", chunked(BODY, 1) + b"\r\n"),
+        (f"Transfer-Encoding: chunked\r\nContent-Length: {len(BODY)}\r\n", chunked(BODY, 11) + b"\r\n"),
     ],
 )
 def test_a_body_is_read_whole_in_each_framing(head: str, body: bytes) -> None:
