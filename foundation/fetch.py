@@ -1,5 +1,5 @@
-"""GET of a URL that a stranger names: to checked addresses only, each redirect checked again, bounded in
-bytes and time, passed on in pieces.
+"""GET of an untrusted URL: to checked addresses only, each redirect checked again, bounded in bytes and time,
+passed on in pieces.
 
 The caller says which addresses may be connected to. Nothing is decompressed.
 """

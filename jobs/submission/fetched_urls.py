@@ -1,6 +1,6 @@
 """Reads the files of https URLs in submits, before their jobs are checked and stored.
 
-A view never waits for a stranger's server: it finds out which URLs its request needs (`urls_to_fetch`) and
+A view never waits for a foreign server: it finds out which URLs its request needs (`urls_to_fetch`) and
 hands over to the ASGI gateway, which calls it again with the files. Under plain WSGI there is no gateway:
 URLs stay as they are.
 """

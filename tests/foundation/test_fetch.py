@@ -1,4 +1,4 @@
-"""A GET of a stranger's URL, against servers that answer byte by byte."""
+"""A GET of an untrusted URL, against servers that answer byte by byte."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def all_of(run: Run) -> set[tuple[str, str, int]]:
 
 
 def test_a_stream_has_the_events_of_the_run_and_of_all_its_jobs(harness: WorkflowHarness) -> None:
-    stranger = new_job(harness.tenant)
+    unrelated_job = new_job(harness.tenant)
     run = harness.to_end(harness.start(MAP))
     reader = Reader(run)
     events = reader.read(reader.connect())
@@ -72,7 +72,7 @@ def test_a_stream_has_the_events_of_the_run_and_of_all_its_jobs(harness: Workflo
     assert all(PLACE.match(event.sse_id) for event in events)
     assert names(events)[0] == ("", "started", 1)
     assert names(events)[-1] == ("", "completed", run.event_seq)
-    assert not any(event.data.get("job_id") == stranger.id for event in events)
+    assert not any(event.data.get("job_id") == unrelated_job.id for event in events)
 
 
 def test_a_stream_goes_on_after_any_of_its_events(harness: WorkflowHarness) -> None:
@@ -186,8 +186,8 @@ def test_a_client_follows_a_run_to_its_end_and_reconnects(harness: WorkflowHarne
     again = follow(streamed, key, run, **{"Last-Event-ID": events[-2]["id"]})
     rest = read_stream(again.iter_lines(decode_unicode=True, chunk_size=1))
     assert [event["event"] for event in rest if not event["event"].startswith("job_")] == ["done"]
-    stranger = create_key(make_tenant("other"))[1]
-    assert follow(streamed, stranger, run).status_code == 404
+    other_key = create_key(make_tenant("other"))[1]
+    assert follow(streamed, other_key, run).status_code == 404
     assert follow(streamed, key, run, **{"Last-Event-ID": "x"}).status_code == 400
 
 

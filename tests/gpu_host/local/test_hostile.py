@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process 
 ROOT = Path(__file__).resolve().parents[3]
 SYSTEM_PYTHON = "/usr/bin/python3"
 SECRET = "postgresql://dispatcher:hunter2@db"
-STRANGER = "nobody"
+OTHER_USER = "nobody"
 
 
 def _system_python_will_do() -> bool:
@@ -78,10 +78,10 @@ class Box:
         is_plain = who == "plain user"
         if is_plain:
             for path in (self.folder, self.secrets):
-                shutil.chown(path, STRANGER)
+                shutil.chown(path, OTHER_USER)
         self.folder.chmod(0o711)
         python = SYSTEM_PYTHON if who != "same user" else sys.executable
-        user = STRANGER if who == "another user" else ""
+        user = OTHER_USER if who == "another user" else ""
         given = {"environment": ["HF_TOKEN"], **limits}
         self._process = subprocess.Popen(
             [python, "-m", "tests.gpu_host.local.hostile_box", str(self.folder), user, json.dumps(given)],
@@ -89,8 +89,8 @@ class Box:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT if who == "same user" else readable_code(),
-            user=STRANGER if is_plain else None,
-            group=pwd.getpwnam(STRANGER).pw_gid if is_plain else None,
+            user=OTHER_USER if is_plain else None,
+            group=pwd.getpwnam(OTHER_USER).pw_gid if is_plain else None,
             extra_groups=[] if is_plain else None,
             env={
                 **(os.environ if who == "same user" else _beside_the_sources()),
@@ -209,9 +209,9 @@ def test_another_user_reads_no_secrets(box: Box) -> None:
 def test_another_user_has_its_groups_its_home_and_no_way_back(box: Box, around: Any) -> None:
     if box.who != "another user":  # type: ignore[attr-defined]
         pytest.skip("it is no other user")
-    entry = pwd.getpwnam(STRANGER)
+    entry = pwd.getpwnam(OTHER_USER)
     assert box.run("is_healthy")["result"] == {"uid": entry.pw_uid, "home": entry.pw_dir}
-    assert around["groups"] == sorted(os.getgrouplist(STRANGER, entry.pw_gid))
+    assert around["groups"] == sorted(os.getgrouplist(OTHER_USER, entry.pw_gid))
     assert box.run("setuid")["result"] == "PermissionError"
 
 
@@ -323,8 +323,8 @@ def test_output_of_a_run_is_limited_in_the_worker_too(box: Box) -> None:
 
 @OF_ONE_USER
 def test_no_result_of_another_workers_run_is_taken(box: Box) -> None:
-    stranger = {"said": "ended", "attempt": "of-another-worker", "failure": None, "result": "forged"}
-    said = box.run("sends", frames=[stranger])
+    forged = {"said": "ended", "attempt": "of-another-worker", "failure": None, "result": "forged"}
+    said = box.run("sends", frames=[forged])
     assert said["result"] == "its own"
 
 

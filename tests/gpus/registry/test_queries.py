@@ -24,7 +24,7 @@ def test_placements_are_read_for_all_servers_at_once_as_django_reads_them(
 ) -> None:
     first, second = make_model("zimg"), make_model("flux")
     both, one = make_server("both", model=first), make_server("one", model=second)
-    make_server("stranger", model=first)
+    make_server("unasked", model=first)
     Placement.objects.create(server=both, model=second, endpoint="http://127.0.0.1:9/flux")
     bare = Server.objects.create(name="bare", pool=first.pool, slots=1)
     servers = [both, one, bare]

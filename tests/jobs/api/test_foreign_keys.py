@@ -52,7 +52,7 @@ def rows_but_of(account: Account) -> str:
 
 
 @pytest.fixture
-def treasure(acme: Account, zimg: ModelConfig) -> dict[str, str]:
+def private_job(acme: Account, zimg: ModelConfig) -> dict[str, str]:
     """Create one of every kind of row that a tenant can own."""
     result = {"tags": [SECRET], "metadata": {"x": SECRET}, "result": SECRET, "error_message": SECRET}
     jobs = {state: make_job(acme.tenant, state, **result) for state in ("queued", "running", "failed")}
@@ -64,15 +64,15 @@ def treasure(acme: Account, zimg: ModelConfig) -> dict[str, str]:
 
 
 def test_another_tenants_key_reads_and_changes_nothing(
-    acme: Account, other: Account, treasure: dict[str, str]
+    acme: Account, other: Account, private_job: dict[str, str]
 ) -> None:
     calls = operations(other.client)
     assert len(calls) > 40
     before = rows_but_of(other)
-    for job_id in (treasure["job_id"], treasure["running"]):
+    for job_id in (private_job["job_id"], private_job["running"]):
         for name, method, route in calls:
             path = route
-            places = {"job_id": job_id, "prefix": treasure["prefix"], "tenant": "acme", "model": "zimg"}
+            places = {"job_id": job_id, "prefix": private_job["prefix"], "tenant": "acme", "model": "zimg"}
             for place, value in (*places.items(), ("server", "s1")):
                 path = path.replace("{" + place + "}", value)
             answer = getattr(other.client, method)(path, BODIES.get(name), format="json")
@@ -86,9 +86,9 @@ def test_another_tenants_key_reads_and_changes_nothing(
 
 
 def test_a_query_finds_only_the_tenants_own_jobs(
-    acme: Account, other: Account, treasure: dict[str, str]
+    acme: Account, other: Account, private_job: dict[str, str]
 ) -> None:
-    for query in (f"?tag={SECRET}", "?status=failed", "?model=zimg", f"?cursor={treasure['job_id']}"):
+    for query in (f"?tag={SECRET}", "?status=failed", "?model=zimg", f"?cursor={private_job['job_id']}"):
         answer = other.client.get(f"/api/v1/queue/jobs{query}")
         assert answer.status_code in (200, 400)
         assert SECRET.encode() not in answer.content

@@ -47,7 +47,7 @@ def run(harness: WorkerHarness, payload: dict[str, Any], until: JobState) -> Job
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], Any]) -> list[str]:
-    """Let each read of a stranger's URL answer this; return the URLs that are read."""
+    """Let each read of a foreign URL answer this; return the URLs that are read."""
     asked: list[str] = []
 
     async def fetch(url: str, add: Callable[[bytes], Any], *, limits: Any, allowed: Any) -> Fetched:

@@ -58,7 +58,7 @@ def test_a_lease_that_the_server_does_not_confirm_is_noted_and_stays(
 
 
 def test_attempts_that_hold_no_slot_are_noted(queue: QueueHarness, gpu: HealthServer, lease: Lease) -> None:
-    gpu.runs(lease.attempt_id, "stranger")
+    gpu.runs(lease.attempt_id, "foreign-run")
     assert sweep(queue).notes == ("gpu-1: runs 1 attempts that hold no slot",)
 
 

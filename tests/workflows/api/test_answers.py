@@ -54,8 +54,8 @@ def test_only_the_keys_that_a_question_names_may_answer_it(
         refused = answer(acme, run_id, value)
         assert (refused.status_code, refused.json()["code"]) == (403, "not_yours")
         assert "choices" not in refused.json()["detail"]
-    stranger = with_key(other, create_key(other.tenant, name="reviewer")[1])
-    assert answer(stranger, run_id).status_code == 404
+    foreign_key = with_key(other, create_key(other.tenant, name="reviewer")[1])
+    assert answer(foreign_key, run_id).status_code == 404
     assert not Wait.objects.exclude(answered_at=None).exists()
     for account, may in ((acme, False), (reviewer, True)):
         question = node(account, run_id)["question"]

@@ -81,7 +81,7 @@ class LogLines(Attack):
             self.must(
                 not any("\x1b[2J" in line or "\x1b]0" in line for line in lines), f"{name} has raw escapes"
             )
-            self.must("203.0.113.77" not in text, f"{name} names an address that a stranger made up")
+            self.must("203.0.113.77" not in text, f"{name} names a forged address")
 
 
 class Tracebacks(Attack):
@@ -207,7 +207,7 @@ class LoggedTokens(Attack):
 
 class NodeFence(Attack):
     id, title = "s10", "a fence of 30 digits, and runs by strangers, at a node's own port"
-    attacker, seconds = "a stranger in the node's network", 4.0
+    attacker, seconds = "a foreign host in the network of the node", 4.0
 
     def play(self, env: Environment, until: float) -> None:
         node = f"http://127.0.0.1:{env.gpu.port}"

@@ -1,4 +1,4 @@
-"""A queue under attack: several tenants in each of three bands, several models, warm affinity, and attackers
+"""Adversarial load: several tenants in each of three bands, several models, warm affinity, and attackers
 that see everything and choose the next tickets. Records the effect on other tenants, measured from
 outside."""
 
@@ -35,7 +35,7 @@ class Skip:
     is_warm: bool
 
 
-class Siege:
+class AdversarialLoad:
     """reports_models: one process has loaded two models and reports them; else a slot has its last model."""
 
     def __init__(self, client: Client, name: str, seed: int, *, reports_models: bool) -> None:
@@ -123,7 +123,7 @@ class Siege:
 
     def _watched(self, client: Any, name: str, now_ms: Callable[[], int]) -> RedisLeases:
         leases = Watched(client, name, now_ms=now_ms)
-        leases.siege = self
+        leases.load = self
         return leases
 
     def _tags_before(self, lease: Lease, band: int) -> dict[str, float]:
@@ -162,15 +162,15 @@ def _own_order(job: VirtualJob) -> tuple[float, str]:
 class Watched(RedisLeases):
     """Each lease is judged the moment it was given out."""
 
-    siege: Siege
+    load: AdversarialLoad
 
     def claim(self, *args: Any, **asked: Any) -> Lease | None:
-        return self._judged(super().claim(*args, **asked, warm=self.siege.loaded))
+        return self._judged(super().claim(*args, **asked, warm=self.load.loaded))
 
     def release(self, *args: Any, **asked: Any) -> Lease | None:
-        return self._judged(super().release(*args, **asked, warm=self.siege.loaded))
+        return self._judged(super().release(*args, **asked, warm=self.load.loaded))
 
     def _judged(self, lease: Lease | None) -> Lease | None:
         if lease is not None:
-            self.siege.judge(lease)
+            self.load.judge(lease)
         return lease

@@ -11,43 +11,45 @@ import pytest
 from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
 from gpus.leasing.scripts import Client
 from gpus.protocol import ServerSpec
-from tests.gpus.leasing.siege import LONGEST, PATIENCE, SLOTS, Siege
+from tests.gpus.leasing.adversarial_load import LONGEST, PATIENCE, SLOTS, AdversarialLoad
 
 MAX_SKIPS, LETS_PASS = 8, 15
 
 
 @pytest.fixture(scope="module", params=["last model", "reported models"])
-def siege(request: pytest.FixtureRequest, client: Client) -> Siege:
+def load(request: pytest.FixtureRequest, client: Client) -> AdversarialLoad:
     reports_models = request.param == "reported models"
-    siege = Siege(client, f"siege-{reports_models}", seed=7 + reports_models, reports_models=reports_models)
-    siege.fleet.run(1000.0)
-    assert siege.fleet.dispatches > 300
-    return siege
+    load = AdversarialLoad(
+        client, f"load-{reports_models}", seed=7 + reports_models, reports_models=reports_models
+    )
+    load.fleet.run(1000.0)
+    assert load.fleet.dispatches > 300
+    return load
 
 
 @pytest.mark.parametrize("band", [1, 2])
-def test_a_lower_band_always_gets_its_share_of_gpu_seconds(siege: Siege, band: int) -> None:
+def test_a_lower_band_always_gets_its_share_of_gpu_seconds(load: AdversarialLoad, band: int) -> None:
     """Except for its first job, one job of the others per slot, and the estimation errors of running jobs."""
     first, running = LETS_PASS * LONGEST, SLOTS * (LONGEST + LETS_PASS * LONGEST)
-    assert siege.missing[band] <= first + running
+    assert load.missing[band] <= first + running
 
 
-def test_warm_models_delay_the_next_tenant_within_bounds(siege: Siege) -> None:
-    assert len(siege.skips) > 50
-    assert all(skip.is_warm for skip in siege.skips)
-    assert MAX_SKIPS // 2 < max(skip.count for skip in siege.skips) <= MAX_SKIPS
-    assert max(skip.seconds for skip in siege.skips) < PATIENCE
+def test_warm_models_delay_the_next_tenant_within_bounds(load: AdversarialLoad) -> None:
+    assert len(load.skips) > 50
+    assert all(skip.is_warm for skip in load.skips)
+    assert MAX_SKIPS // 2 < max(skip.count for skip in load.skips) <= MAX_SKIPS
+    assert max(skip.seconds for skip in load.skips) < PATIENCE
 
 
-def test_no_tenant_far_ahead_passes_another_over(siege: Siege) -> None:
+def test_no_tenant_far_ahead_passes_another_over(load: AdversarialLoad) -> None:
     """Every weight is 1."""
-    assert max(skip.lead for skip in siege.skips) <= PATIENCE + LONGEST
+    assert max(skip.lead for skip in load.skips) <= PATIENCE + LONGEST
 
 
-def test_a_tenants_own_jobs_are_passed_over_within_bounds(siege: Siege) -> None:
-    assert max(siege.passed.values()) > MAX_SKIPS // 2
-    for job, times in siege.passed.items():
-        assert times <= MAX_SKIPS * (1 + siege.ahead[job])
+def test_a_tenants_own_jobs_are_passed_over_within_bounds(load: AdversarialLoad) -> None:
+    assert max(load.passed.values()) > MAX_SKIPS // 2
+    for job, times in load.passed.items():
+        assert times <= MAX_SKIPS * (1 + load.ahead[job])
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(1, 1.0), (4, 1.0), (4, 20.0)])
