@@ -103,6 +103,11 @@ def check_artifacts(ports: Ports) -> Iterator[str]:
 
 
 class _Check:
+    """The references of all final jobs and runs, beside the artifacts and their uses.
+
+    _unchecked: (tenant id, artifact id) of references that no request checked, as of `_never_taken`.
+    """
+
     def __init__(self, ports: Ports) -> None:
         self._store = ports.artifact_store
         self._rows: dict[str, Artifact] = {row.pk: row for row in _rows()}
@@ -110,6 +115,11 @@ class _Check:
         self._users = {(artifact_id, job) for artifact_id, job, *_ in self._uses}
         self._used = {artifact_id for artifact_id, _ in self._users}
         self._hashes: dict[str, str | None] = {}
+        self._jobs, self._runs = _jobs(), _runs()
+        self._tenant_of_job = {job_id: tenant_id for job_id, tenant_id, *_ in self._jobs}
+        self._tenant_of_run = {run_id: tenant_id for run_id, tenant_id, *_ in self._runs}
+        self._given = list(_given(self._runs))
+        self._unchecked = self._never_taken(self._given)
 
     def violations(self) -> Iterator[str]:
         for document in self._documents():
@@ -117,35 +127,35 @@ class _Check:
                 yield from self._resolve(artifact_id, document)
 
     def _documents(self) -> Iterator[_Document]:
-        jobs, runs = _jobs(), _runs()
-        given = list(_given(runs))
-        self._unchecked = self._never_taken(given)
-        owners = {job_id: tenant_id for job_id, tenant_id, *_ in jobs}
-        for job_id, tenant_id, payload, result in jobs:
-            yield _Document(f"the payload of job {job_id}", _refs(payload), job_id)
-            yield _Document(f"the result of job {job_id}", self._had(tenant_id, result), job_id)
-        for artifact_id, job_id, _, is_result in self._uses:
-            if job_id in owners:
-                yield _Document(f"a use by job {job_id}", [artifact_id], job_id)
-                if is_result:
-                    result = self._had(owners[job_id], self._json(artifact_id))
-                    yield _Document(f"the long result of job {job_id}", result, job_id)
-        for one in given:
-            there = [ref for ref in _kept(one.value) if self._was_there(ref, one)]
-            yield _Document(one.name, there)
-        for run_id, tenant_id, depth, _, inputs, output, output_artifact in runs:
-            if depth:
-                yield _Document(f"the inputs of sub-run {run_id}", self._had(tenant_id, inputs))
-            yield from self._output(f"the output of run {run_id}", tenant_id, output, output_artifact)
-            owners[f"run:{run_id}"] = tenant_id
-        for run_id, key, output, output_artifact in _nodes():
-            tenant_id = owners[f"run:{run_id}"]
-            yield from self._output(
-                f"the output of {key} of run {run_id}", tenant_id, output, output_artifact
-            )
+        yield from self._of_jobs()
+        yield from self._of_runs()
+        owners = self._tenant_of_job | {f"run:{run_id}": one for run_id, one in self._tenant_of_run.items()}
         for callback_id, job_id, subject, body in _callbacks():
             if (owner := owners.get(job_id or "", owners.get(subject))) is not None:
                 yield _Document(f"the body of callback {callback_id}", self._had(owner, json.loads(body)))
+
+    def _of_jobs(self) -> Iterator[_Document]:
+        for job_id, tenant_id, payload, result in self._jobs:
+            yield _Document(f"the payload of job {job_id}", _refs(payload), job_id)
+            yield _Document(f"the result of job {job_id}", self._had(tenant_id, result), job_id)
+        for artifact_id, job_id, _, is_result in self._uses:
+            if job_id in self._tenant_of_job:
+                yield _Document(f"a use by job {job_id}", [artifact_id], job_id)
+                if is_result:
+                    result = self._had(self._tenant_of_job[job_id], self._json(artifact_id))
+                    yield _Document(f"the long result of job {job_id}", result, job_id)
+
+    def _of_runs(self) -> Iterator[_Document]:
+        for one in self._given:
+            there = [ref for ref in _kept(one.value) if self._was_there(ref, one)]
+            yield _Document(one.name, there)
+        for run_id, tenant_id, depth, _, inputs, output, output_artifact in self._runs:
+            if depth:
+                yield _Document(f"the inputs of sub-run {run_id}", self._had(tenant_id, inputs))
+            yield from self._output(f"the output of run {run_id}", tenant_id, output, output_artifact)
+        for run_id, key, output, output_artifact in _nodes():
+            name = f"the output of {key} of run {run_id}"
+            yield from self._output(name, self._tenant_of_run[run_id], output, output_artifact)
 
     def _output(self, name: str, tenant_id: int, output: Any, artifact_id: str | None) -> Iterator[_Document]:
         yield _Document(name, self._had(tenant_id, output))
@@ -258,7 +268,8 @@ def _given(runs: Iterable[tuple[Any, ...]]) -> Iterator[_Given]:
 
 
 def _counted_bytes() -> Iterator[str]:
-    """One statement, hence one snapshot: sweeps may go on."""
+    """Yield the tenants whose counted bytes are not those of their artifacts. One statement is one snapshot:
+    sweeps may run meanwhile."""
     live = Artifact.objects.filter(tenant_id=OuterRef("pk"), removed_at=None)
     changes = ByteChange.objects.filter(tenant_id=OuterRef("pk"))
     sums = [

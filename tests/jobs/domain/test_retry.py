@@ -33,11 +33,11 @@ def middle() -> float:
 
 def decide(
     error: GpuError | None,
-    standing: AttemptHistory | None = None,
+    history: AttemptHistory | None = None,
     policy: RetryPolicy = POLICY,
     **ending: bool,
 ):
-    return decide_end(Ending(error, **ending), standing or AttemptHistory(), policy, chance=middle)
+    return decide_end(Ending(error, **ending), history or AttemptHistory(), policy, chance=middle)
 
 
 def test_success_completes_even_when_a_cancel_was_requested():
@@ -173,13 +173,13 @@ def test_ends_count_for_the_circuit_breakers(ending: Ending, verdict: Verdict) -
 
 
 def standing_after(*errors: GpuError, policy: RetryPolicy) -> AttemptHistory:
-    standing = AttemptHistory()
+    history = AttemptHistory()
     for error in errors:
-        decision = decide(error, standing, policy)
-        standing = AttemptHistory(
+        decision = decide(error, history, policy)
+        history = AttemptHistory(
             tries=decision.tries, same_failures=decision.same_failures, failure=decision.failure
         )
-    return standing
+    return history
 
 
 FIFTY = RetryPolicy(max_retries=50)
@@ -187,28 +187,28 @@ FIFTY = RetryPolicy(max_retries=50)
 
 @pytest.mark.parametrize("error", [RunFailed, ServerFailed, RunTimedOut])
 def test_the_same_failure_three_times_in_a_row_is_a_dead_letter(error):
-    standing = standing_after(error("no weights in 12 s"), error("no weights in 15 s"), policy=FIFTY)
-    decision = decide(error("no weights in 9 s"), standing, FIFTY)
+    history = standing_after(error("no weights in 12 s"), error("no weights in 15 s"), policy=FIFTY)
+    decision = decide(error("no weights in 9 s"), history, FIFTY)
     assert (decision.job, decision.tries) == (JobState.FAILED, 3)
     assert decision.error_code == error.code
     assert decision.error_message.startswith("no weights in 9 s (the same failure 3 times in a row")
 
 
 def test_another_failure_resets_the_count_of_equal_failures():
-    standing = standing_after(RunFailed("a"), RunFailed("a"), RunFailed("b"), policy=FIFTY)
-    decision = decide(RunFailed("a"), standing, FIFTY)
+    history = standing_after(RunFailed("a"), RunFailed("a"), RunFailed("b"), policy=FIFTY)
+    decision = decide(RunFailed("a"), history, FIFTY)
     assert (decision.job, decision.same_failures) == (JobState.RETRYING, 1)
 
 
 def test_uncharged_ends_do_not_change_the_count_of_equal_failures():
-    standing = standing_after(RunFailed("a"), GpuBusy(), RunFailed("a"), Interrupted(), policy=FIFTY)
-    assert (standing.same_failures, standing.failure) == (2, fingerprint_of("run_failed", "a"))
-    assert decide(RunFailed("a"), standing, FIFTY).job is JobState.FAILED
+    history = standing_after(RunFailed("a"), GpuBusy(), RunFailed("a"), Interrupted(), policy=FIFTY)
+    assert (history.same_failures, history.failure) == (2, fingerprint_of("run_failed", "a"))
+    assert decide(RunFailed("a"), history, FIFTY).job is JobState.FAILED
 
 
 def test_lost_servers_do_not_count_as_equal_failures():
-    standing = standing_after(*[ServerLost("gone")] * 10, policy=FIFTY)
-    assert decide(ServerLost("gone"), standing, FIFTY).job is JobState.RETRYING
+    history = standing_after(*[ServerLost("gone")] * 10, policy=FIFTY)
+    assert decide(ServerLost("gone"), history, FIFTY).job is JobState.RETRYING
 
 
 def test_the_last_try_of_equal_failures_goes_to_another_server():
@@ -221,8 +221,8 @@ def test_the_last_try_of_equal_failures_goes_to_another_server():
 
 def test_zero_disables_the_limit_of_equal_failures():
     never = RetryPolicy(max_retries=50, same_failures=0)
-    standing = standing_after(*[RunFailed("a")] * 9, policy=never)
-    assert decide(RunFailed("a"), standing, never).job is JobState.RETRYING
+    history = standing_after(*[RunFailed("a")] * 9, policy=never)
+    assert decide(RunFailed("a"), history, never).job is JobState.RETRYING
 
 
 def test_the_error_names_the_canceller():
