@@ -102,7 +102,7 @@ MIDDLEWARE = [
     "dispatcher_project.web.headers.CheckedHeaders",
     "admin_ui.middleware.AdminHosts",
     "admin_ui.middleware.NoNulls",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "dispatcher_project.web.static_files.StaticFiles",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
