@@ -51,8 +51,8 @@ def test_a_run_that_begins_during_a_heartbeat_is_shown(
 ) -> None:
     """Events leave by a thread of their own, so the dispatcher's mutex is never held for long."""
     app = Celery("test")
-    events: list[Any] = []
-    app.events = SimpleNamespace(publisher=SimpleNamespace(put=lambda event, options: events.append(event)))
+    sent: list[Any] = []
+    app.events = SimpleNamespace(publisher=SimpleNamespace(put=lambda event, options: sent.append(event)))
     connection = SimpleNamespace(transport=SimpleNamespace(driver_type="redis"))
     eventer = BoundedEventDispatcher(connection, app=app, enabled=False)
     eventer.enabled, eventer.producer = True, object()
@@ -64,4 +64,4 @@ def test_a_run_that_begins_during_a_heartbeat_is_shown(
         run.start()
         run.join(0.2)
     run.join()
-    assert [event["kwargs"] for event in events] == ["{'job_id': 'J1'}"]
+    assert [event["kwargs"] for event in sent] == ["{'job_id': 'J1'}"]
