@@ -25,7 +25,7 @@ from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
 from dispatcher_project.cli.screen import plain
 from gpus.leasing.connect import connect
 
-WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, parts.metrics)
+WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, parts.metrics, parts.setting_names)
 CHECKS: tuple[Check, ...] = (
     parts.database,
     parts.secrets,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -283,6 +286,20 @@ class _HostClock:
 
 def _redis_time(view: View) -> float:
     return float(view.redis_facts()["time"])
+
+
+def setting_names(view: View) -> Iterator[Finding]:
+    """Variables that are no setting, but nearly: a misspelt one leaves the default without a word."""
+    names = [f"DISPATCHER_{field.name.upper()}" for field in fields(settings.DISPATCHER)]
+    for name in sorted(name for name in os.environ if name.startswith("DISPATCHER_") and name not in names):
+        for meant in difflib.get_close_matches(name, names, 1, cutoff=0.93):
+            yield Finding(
+                Level.WARNING,
+                "settings",
+                f"{plain(name, 80)} is no setting; {meant} is one",
+                "It has no effect, and the default holds.",
+                "correct the name where the environment of the services is set, and restart them",
+            )
 
 
 def disk(view: View) -> Iterator[Finding]:

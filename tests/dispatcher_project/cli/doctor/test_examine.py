@@ -443,3 +443,13 @@ def test_root_finds_that_the_services_cannot_write_the_store(patient: Patient, i
         if is_shut_above:
             store.parent.chmod(0o700)
         assert ("artifacts" in patient.ill()) is is_shut_above
+
+
+def test_a_misspelt_setting_is_named(patient: Patient) -> None:
+    patient.settings.setenv("DISPATCHER_RETENTON_DAYS", "4")
+    patient.settings.setenv("DISPATCHER_RETENTION_DAYS", "4")
+    patient.settings.setenv("DISPATCHER_OF_SOMEBODY_ELSE", "4")
+    found = patient.ill()
+    assert found.keys() == {"settings"}
+    says = "DISPATCHER_RETENTON_DAYS is no setting; DISPATCHER_RETENTION_DAYS is one"
+    assert found["settings"].summary == says
