@@ -154,7 +154,7 @@ def test_a_search_at_the_ends_of_the_years_is_short_and_ends(table: Timetable) -
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     assert table.between(last, last, 1_000) == []
     assert all(EARLIEST <= due <= LATEST for due in table.between(first, last, 1_000))
-    rare = list(islice(table.after(datetime(2026, 1, 1, tzinfo=UTC)), 100_000))
+    rare = list(islice(table.after(datetime(2026, 1, 1, tzinfo=UTC)), 10_000))
     assert not rare or rare[-1] <= LATEST
 
 
