@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import TransactionTestCase
 from pytest_django.plugin import blocking_manager_key
 
@@ -187,6 +188,13 @@ def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     make = getattr(ports.production_ports, "__wrapped__", None)
     if make is not None:  # else a fixture of a wider scope has put its own in their place
         monkeypatch.setattr(ports, "production_ports", lru_cache(maxsize=1)(make))
+
+
+@pytest.fixture(autouse=True)
+def artifacts_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own, made at the first upload: the emptied database no longer knows the files of the
+    test before, and refuses their folder."""
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", settings.ARTIFACT_FOLDER / uuid.uuid4().hex)
 
 
 @pytest.fixture
