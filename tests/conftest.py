@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, override_settings
 from pytest_django.plugin import blocking_manager_key
 
 from dispatcher_project.celery_transport.gc_tuning import collect_seldom
@@ -191,10 +191,11 @@ def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def artifacts_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def artifacts_of_the_test() -> Iterator[None]:
     """A folder of its own, made at the first upload: the emptied database no longer knows the files of the
     test before, and refuses their folder."""
-    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", settings.ARTIFACT_FOLDER / uuid.uuid4().hex)
+    with override_settings(ARTIFACT_FOLDER=settings.ARTIFACT_FOLDER / uuid.uuid4().hex):
+        yield
 
 
 @pytest.fixture

@@ -139,7 +139,9 @@ def _make_requests_cheap() -> None:
     """pytest 9.2 reads the signature of a new function whenever a fixture asks for `request`, twenty times in
     a test: a sixth of the CPU time around it."""
     names_of = fixtures.getfuncargnames
-    fixtures.getfuncargnames = lambda function, name="": () if name == "request" else names_of(function, name)
+    fixtures.getfuncargnames = lambda function, *, name="", cls=None: (
+        () if name == "request" else names_of(function, name=name, cls=cls)
+    )
 
 
 def _own_captured_files(capture: CaptureManager) -> None:
