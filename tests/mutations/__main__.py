@@ -23,7 +23,8 @@ SECONDS = 300
 """For the tests of one mutation."""
 FAILED = 1
 """Pytest's exit status where tests failed; also that of some errors before any test."""
-_SUMMARY = re.compile(r"\b\d+ failed\b")
+_FAILURE = re.compile(r"\b\d+ failed\b|^_+ ERROR at teardown of ", re.MULTILINE)
+"""A fixture may judge at its end what the test did; errors before a test are no judgement."""
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def is_caught(mutation: Mutation, root: Path) -> bool:
         status, output = run_tests(mutation, root)
     finally:
         path.write_text(original)
-    caught = status == FAILED and _SUMMARY.search(output) is not None
+    caught = status == FAILED and _FAILURE.search(output) is not None
     verdict = "caught" if caught else "MISSED" if status == 0 else f"BROKEN (pytest exit status {status})"
     seconds = time.monotonic() - began
     print(f"{verdict:<7} {seconds:5.1f} s  {mutation.area}: {mutation.protection}", flush=True)
