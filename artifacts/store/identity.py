@@ -65,9 +65,12 @@ class FolderIdentity:
         if refusal is not None and refusal[0] == found and self._monotonic() < refusal[1]:
             raise AnotherFolder(refusal[2])
         try:
-            stored = self._record.read() or self._unless_known()
-            if not stored and (may_begin or self._has_objects()):
-                stored = self._adopt()
+            stored = self._record.read()
+            if not stored:
+                has_objects = self._has_objects()
+                stored = "" if has_objects else self._refuse_foreign_files()
+                if not stored and (has_objects or may_begin):
+                    stored = self._adopt()
             if stored:
                 self._compare(stored)
         except AnotherFolder as error:
@@ -77,7 +80,9 @@ class FolderIdentity:
 
     def look(self) -> None:
         """Raise AnotherFolder if a write would be refused. Changes nothing."""
-        stored = self._record.read() or self._unless_known()
+        stored = self._record.read()
+        if not stored and not self._has_objects():
+            stored = self._refuse_foreign_files()
         if stored:
             self._compare(stored)
         elif not self._read() and MARKER in self._folder.names(()):
@@ -110,10 +115,11 @@ class FolderIdentity:
                 self._folder.remove((MARKER,))
         return stored
 
-    def _unless_known(self) -> str:
-        """Raise AnotherFolder if the folder has objects, and the database has none: the sweeps would remove
-        the files of another database. Return the id if another process has just begun the store."""
-        if self._has_objects() or not self._is_filled():
+    def _refuse_foreign_files(self) -> str:
+        """Raise AnotherFolder if the folder has objects; called for a database without objects, whose sweeps
+        would remove the files of another database. Return the id if another process has just begun the store,
+        else an empty text."""
+        if not self._is_filled():
             return ""
         stored = self._record.read()  # that process writes the row before its first object
         if not stored:
