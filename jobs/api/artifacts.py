@@ -33,7 +33,7 @@ from foundation.http_api.problems import FieldError, Problem
 from foundation.ids import is_id
 from gpus.registry.audit import record
 from jobs.api import answers, bodies
-from jobs.api.base import JobView, principal_of, tenant_of
+from jobs.api.base import JobView, operator_of, principal_of, tenant_of
 from jobs.api.parameters import JobPages
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope
 from jobs.domain.errors import ArtifactStoreOfOneHost, ArtifactStoreUnavailable
@@ -172,9 +172,9 @@ class ArtifactDetail(_OneArtifact):
     def delete(self, request: Request, artifact_id: str) -> Response:
         row = visible_artifact(request, artifact_id)
         require_shared_store(self.ports)  # else the row goes, and the file stays
-        principal = principal_of(request)
-        by = principal.name if principal.is_operator else None  # a client's own removal has no audit entry
-        audit = partial(record, by, "remove_artifact", f"artifact:{row.pk}", tenant=row.tenant_id)
+        audit = partial(
+            record, operator_of(request), "remove_artifact", f"artifact:{row.pk}", tenant=row.tenant_id
+        )
         with suppress(StoreUnavailable):  # the row is gone; a sweep removes the object
             remove_now(row.pk, self.ports.artifact_store, self.ports.clock.now(), audit=audit)
         return Response(status=204)

@@ -54,6 +54,12 @@ def tenant_of(request: Request) -> int:
     return tenant_id
 
 
+def operator_of(request: Request) -> str | None:
+    """Return the operator, for the audit; a tenant's own requests have no entry."""
+    principal = principal_of(request)
+    return principal.name if principal.is_operator else None
+
+
 def shown_job(request: Request, job: Job) -> answers.Job:
     """Return the job's body with what the reader may see."""
     reader, real = principal_of(request), ports.production_ports()

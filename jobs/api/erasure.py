@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from jobs.api import answers
-from jobs.api.base import JobView, principal_of, require_visible
+from jobs.api.base import JobView, operator_of, require_visible
 from jobs.api.parameters import JOB_ID, allow_only
 from jobs.domain.access import Scope
 from jobs.operations.erase import erase_job_data
@@ -29,8 +29,6 @@ class EraseJobData(JobView):
     def delete(self, request: Request, job_id: str) -> Response:
         allow_only(request, ())
         job_id = require_visible(request, job_id)
-        principal = principal_of(request)
-        by = principal.name if principal.is_operator else None
-        artifacts = erase_job_data(job_id, ports=self.ports, by=by)
+        artifacts = erase_job_data(job_id, ports=self.ports, by=operator_of(request))
         erased_at = self.ports.clock.now().isoformat()
         return Response({"job_id": job_id, "erased_at": erased_at, "artifacts": artifacts})

@@ -22,6 +22,7 @@ from jobs.api import answers
 from jobs.api.base import (
     JobView,
     job_summaries,
+    operator_of,
     principal_of,
     require_payloads,
     require_visible,
@@ -230,9 +231,7 @@ class CancelJob(JobView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
-        principal = principal_of(request)
-        by = principal.name if principal.is_operator else None  # a client's own cancel has no audit entry
-        outcome = cancel_job(job_id, ports=self.ports, by=by)
+        outcome = cancel_job(job_id, ports=self.ports, by=operator_of(request))
         if outcome is CancelOutcome.CANCELLED:
             return Response({"job_id": job_id, "outcome": outcome.value, "may_hold_slot_until": None})
         until = slot_held_until(job_id)

@@ -23,7 +23,7 @@ from foundation.http_api.problems import FieldError, Problem
 from gpus.api.base import read_optional_body
 from jobs import ports
 from jobs.api import answers, bodies
-from jobs.api.base import JobView, principal_of, require_visible, tenant_of
+from jobs.api.base import JobView, operator_of, principal_of, require_visible, tenant_of
 from jobs.api.errors import refusal_problem
 from jobs.api.forms import SubmitForm, SubmitFormParser, is_form
 from jobs.api.parameters import JOB_ID, unknown_job
@@ -248,10 +248,9 @@ class Rerun(RateLimitedView):
         rate = self.take_token(request, job.tenant_id)
         sent: Any = request.data
         given = read_optional_body(bodies.RerunBody, sent).model_fields_set
-        by = principal.name if principal.is_operator else None  # a client's own job has no audit entry
         try:
             changes = {name: sent[name] for name in given}
-            wanted = rerun_request(job, changes, idempotency_key=key, by=by)
+            wanted = rerun_request(job, changes, idempotency_key=key, by=operator_of(request))
             fetched = self.fetched(request, [wanted], job.tenant_id, rate)
             wanted = replace(wanted, files=InputFiles(None, principal.name, fetched))
             item: Item = submit_job(

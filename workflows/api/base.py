@@ -47,12 +47,6 @@ def unknown_run() -> Problem:
     return Problem(404, "unknown_run", "There is no such run.", errors=[error])
 
 
-def operator_of(request: Request) -> str | None:
-    """Return the operator, for the audit; a tenant's own requests have no entry."""
-    principal = principal_of(request)
-    return principal.name if principal.is_operator else None
-
-
 def key_name_of(principal: Principal) -> str | None:
     """Return the name of the principal's API key; None for an operator."""
     return None if principal.is_operator else principal.key_name

@@ -18,9 +18,9 @@ from foundation.http_api.parameters import (
 )
 from foundation.http_api.problems import FieldError, Problem
 from gpus.api.base import is_name
-from jobs.api.base import principal_of, tenant_of
+from jobs.api.base import operator_of, principal_of, tenant_of
 from workflows.api import answers
-from workflows.api.base import NAME, WorkflowView, operator_of
+from workflows.api.base import NAME, WorkflowView
 from workflows.definition.body import Definition
 from workflows.domain.errors import UnknownWorkflow
 from workflows.execution.runs import find_version

@@ -10,10 +10,10 @@ from foundation.http_api.parameters import (
     allow_only,
 )
 from gpus.api.base import read_optional_body
-from jobs.api.base import principal_of
+from jobs.api.base import operator_of, principal_of
 from jobs.domain.access import Scope
 from workflows.api import answers, bodies
-from workflows.api.base import RUN_ID, WorkflowView, operator_of, unknown_run, visible_run
+from workflows.api.base import RUN_ID, WorkflowView, unknown_run, visible_run
 from workflows.api.representations import run_json
 from workflows.models import Run
 from workflows.operations.control import cancel_run, pause_run, resume_run
@@ -111,10 +111,8 @@ class EraseRunData(WorkflowView):
     )
     def delete(self, request: Request, run_id: str) -> Response:
         allow_only(request, ())
-        principal = principal_of(request)
-        by = principal.name if principal.is_operator else None
         try:
-            run = erase_run_data(visible_run(request, run_id).id, ports=self.ports, by=by)
+            run = erase_run_data(visible_run(request, run_id).id, ports=self.ports, by=operator_of(request))
         except Run.DoesNotExist:  # retention removed it meanwhile
             raise unknown_run() from None
         return Response(

@@ -22,7 +22,7 @@ from foundation.http_api.parameters import (
 from foundation.http_api.problems import parameter_problem
 from foundation.ids import ID_PATTERN, is_id
 from gpus.api.base import is_name, read_optional_body
-from jobs.api.base import principal_of, tenant_of
+from jobs.api.base import operator_of, principal_of, tenant_of
 from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, replay_headers
 from workflows.api import answers, bodies
 from workflows.api.base import (
@@ -30,7 +30,6 @@ from workflows.api.base import (
     RUN_ID,
     WorkflowView,
     keyed_by_target,
-    operator_of,
     runs_visible_to,
     visible_run,
 )

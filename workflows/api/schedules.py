@@ -25,10 +25,9 @@ from foundation.http_api.problems import FieldError, Problem, validation_problem
 from foundation.ids import ID_PATTERN
 from gpus.api.answers import page_of
 from gpus.api.base import is_name, read_optional_body
-from jobs.api.base import JobView, principal_of, tenant_of
+from jobs.api.base import JobView, operator_of, principal_of, tenant_of
 from jobs.api.submit import IDEMPOTENCY, idempotency_key, replay_headers
 from jobs.domain.access import Scope, may_see_payloads
-from workflows.api.base import operator_of
 from workflows.api.runs import max_start_bytes
 from workflows.domain.errors import UnknownSchedule
 from workflows.schedules import backlog as backlogs

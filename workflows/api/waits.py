@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from gpus.api.base import is_name, read_optional_body
-from jobs.api.base import principal_of, tenant_of
+from jobs.api.base import operator_of, principal_of, tenant_of
 from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, keyed_request, replay_headers
 from workflows.api import answers, bodies
 from workflows.api.base import (
@@ -20,7 +20,6 @@ from workflows.api.base import (
     WorkflowView,
     key_name_of,
     keyed_by_target,
-    operator_of,
     visible_run,
 )
 from workflows.api.representations import run_json
