@@ -87,7 +87,7 @@ def test_an_artifact_that_is_removed_between_check_and_commit_fails_the_node(
     run = harness.start(NODES, {"film": ref(film.pk)})
     with monkeypatch.context() as patch:
         patch.setattr(writes, "lock_for_use", lambda ids: set())
-        assert harness.advancer.advance(run.id) is True  # it is to begin anew
+        assert harness.advancer.advance(run.id) is True  # the step must be repeated
     assert not Job.objects.exists()
     Artifact.objects.update(state="gone")
     harness.advance(run)

@@ -360,7 +360,7 @@ def test_two_advancers_start_each_node_once(
         write(self, steps)
 
     monkeypatch.setattr(Advancer, "_write", overtake)
-    assert harness.advancer.advance(run.id) is True  # it was overtaken, and is to begin anew
+    assert harness.advancer.advance(run.id) is True  # another process was faster: the step must be repeated
     assert Job.objects.count() == 2
     harness.to_end(run)
     assert run.state == RunState.COMPLETED

@@ -170,8 +170,8 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
     assert terminal("dlq", "retry", "--all", "--yes", "--json").json["done"] == 3
 
 
-@pytest.mark.parametrize("what", ["list", "groups", "retry"])
-def test_an_unknown_tenant_is_an_error_that_lists_the_tenants(terminal: Terminal, what: str) -> None:
-    result = terminal("dlq", what, "--tenant", "nobody")
+@pytest.mark.parametrize("command", ["list", "groups", "retry"])
+def test_an_unknown_tenant_is_an_error_that_lists_the_tenants(terminal: Terminal, command: str) -> None:
+    result = terminal("dlq", command, "--tenant", "unknown")
     assert result.status == 2
-    assert result.said.startswith("no tenant is named nobody; there are ")
+    assert result.said.startswith("no tenant is named unknown; there are ")

@@ -235,7 +235,7 @@ def test_a_plain_servers_slot_is_charged_to_the_tenant_until_it_answers(
     plain.open("a")
 
     def is_over() -> bool:
-        harness.work(worker).join(60)  # no broker brings the wakes of what is left
+        harness.work(worker).join(60)  # this test has no broker: the worker gets no wakes for the other jobs
         return state(theirs) == "completed" and ended.count() >= SLOTS
 
     wait_for(is_over)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 def sum_up() -> None:
     ports = make_ports(clock=ManualClock(START))
-    for _ in range(3):  # PostgreSQL sees at the second read what is decided
+    for _ in range(3):  # on PostgreSQL an event is final at the second run of the sweep
         run_sweep("rollups", ports)
 
 

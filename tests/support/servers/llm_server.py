@@ -44,8 +44,8 @@ class Behaviour:
 
 
 class LlmServer:
-    """asked: the requests' (method, path, headers, body). log: (path, what became of it). loaded: the models
-    that Ollama keeps."""
+    """asked: method, path, headers and body of each request. log: path and outcome of each request. loaded:
+    names of the models that Ollama has in memory."""
 
     def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         self.does = behaviour or Behaviour()

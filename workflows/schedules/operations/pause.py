@@ -73,7 +73,7 @@ def resume_schedule(schedule: Schedule, *, ports: Ports, operator: str | None = 
         schedule.paused_until = now
         next_at = next_look(schedule, schedule.next_due_at)
         if schedule.error_code:
-            next_at = now  # the sweep computes the due time anew
+            next_at = now  # the sweep recomputes the due time
         with transaction.atomic():
             if is_written := write_if_unchanged(
                 schedule, paused_until=now, pause_reason="", failures=0, next_at=next_at
